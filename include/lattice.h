@@ -1,0 +1,303 @@
+/* lattice: embeddings, reranking and small-model generation from Hugging Face checkpoints.
+ *
+ * Everything a user of liblattice sees. Rules that hold for every function here:
+ *   - A function that can fail returns lattice_status (LATTICE_OK is 0) and, when `err` is not NULL, fills the caller's
+ *     lattice_error with a message that names the file, tensor, field or byte offset at fault. On failure no output is kept.
+ *   - Strings in are UTF-8; lengths are in bytes. Invalid UTF-8 in a text is read as U+FFFD (WHATWG, maximal subparts).
+ *   - Nothing in the library prints, exits, aborts or touches global state; messages go to the runtime's log callback.
+ *   - Objects are created by *_create / *_open and released by *_free / *_close, which accept NULL.
+ *   - An options struct starts from its *_default() function; new fields are only ever added at the end. */
+#ifndef LATTICE_H
+#define LATTICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32) || !defined(__GNUC__)
+#define LATTICE_API
+#else
+#define LATTICE_API __attribute__((visibility("default")))
+#endif
+
+#define LATTICE_VERSION "0.1.0"
+
+/* ------------------------------------------------------------------ status and errors */
+
+/* X(name, value, text) */
+#define LATTICE_STATUS_LIST(X)                                                   \
+    X(OK, 0, "ok")                                                               \
+    X(ERR_NO_MEMORY, 1, "out of memory")                                         \
+    X(ERR_INVALID_ARGUMENT, 2, "invalid argument")                               \
+    X(ERR_IO, 3, "input/output error")                                           \
+    X(ERR_NOT_FOUND, 4, "not found")                                             \
+    X(ERR_FORMAT, 5, "malformed file")                                           \
+    X(ERR_UNSUPPORTED, 6, "not supported")                                       \
+    X(ERR_TOO_LONG, 7, "text too long")                                          \
+    X(ERR_NOT_FINITE, 8, "result is not finite")                                 \
+    X(ERR_DEVICE, 9, "device failed")                                            \
+    X(ERR_CANCELLED, 10, "cancelled")                                            \
+    X(ERR_INTERNAL, 11, "internal error")
+
+typedef enum lattice_status {
+#define X(name, value, text) LATTICE_##name = (value),
+    LATTICE_STATUS_LIST(X)
+#undef X
+} lattice_status;
+
+typedef struct lattice_error {
+    lattice_status code;
+    char message[512]; /* UTF-8, NUL-terminated, one line */
+} lattice_error;
+
+/* The text of a status ("out of memory"); "unknown status" for a value outside the list. */
+LATTICE_API const char *lattice_status_text(lattice_status status);
+
+/* Version of the library that runs, e.g. "0.1.0". */
+LATTICE_API const char *lattice_version(void);
+
+/* ------------------------------------------------------------------ runtime */
+
+/* malloc-like hooks, called from any thread. `allocate` and `resize` return NULL when there is no memory; `resize` with
+ * ptr NULL allocates; `release` accepts NULL. Blocks are aligned as malloc's. */
+typedef struct lattice_allocator {
+    void *user;
+    void *(*allocate)(void *user, size_t size);
+    void *(*resize)(void *user, void *ptr, size_t size);
+    void (*release)(void *user, void *ptr);
+} lattice_allocator;
+
+typedef enum lattice_log_level {
+    LATTICE_LOG_ERROR = 0,
+    LATTICE_LOG_WARNING = 1,
+    LATTICE_LOG_INFO = 2,
+    LATTICE_LOG_DEBUG = 3,
+} lattice_log_level;
+
+/* Called from any thread with one line without a newline. */
+typedef void (*lattice_log_fn)(void *user, lattice_log_level level, const char *message);
+
+typedef struct lattice_runtime lattice_runtime;
+
+typedef struct lattice_runtime_options {
+    int n_threads;                       /* compute threads, the calling one included; 0: one per available CPU */
+    const lattice_allocator *allocator;  /* copied; NULL: malloc, realloc, free */
+    lattice_log_fn log;                  /* NULL: silent */
+    void *log_user;
+    lattice_log_level log_level;         /* messages above it are dropped; default LATTICE_LOG_WARNING */
+    const char *cache_dir;               /* compiled kernels and the like; copied; NULL: nothing is kept on disk */
+} lattice_runtime_options;
+
+LATTICE_API lattice_runtime_options lattice_runtime_options_default(void);
+
+/* Creates the object that owns threads, allocator, log and folders. Models borrow it and must be closed before it is freed;
+ * several models share one, so that the machine is never oversubscribed. Safe to use from several threads. */
+LATTICE_API lattice_status lattice_runtime_create(const lattice_runtime_options *options, lattice_runtime **runtime, lattice_error *err);
+LATTICE_API void lattice_runtime_free(lattice_runtime *runtime);
+
+/* Compute threads of the runtime. */
+LATTICE_API int lattice_runtime_threads(const lattice_runtime *runtime);
+
+/* Writes what the machine offers as one JSON object {"version","build","isa":[names found],"isa_chosen","devices":[{"name",
+ * "used","reason"}]} into out[capacity], NUL-terminated; *length is the whole length without NUL, even if it did not fit. */
+LATTICE_API lattice_status lattice_describe_system(char *out, size_t capacity, size_t *length);
+
+/* ------------------------------------------------------------------ tokenizer */
+
+typedef struct lattice_text {
+    const char *data; /* UTF-8, need not end in NUL, may contain NUL */
+    size_t length;    /* bytes */
+} lattice_text;
+
+typedef struct lattice_tokenizer lattice_tokenizer;
+
+/* Loads a tokenizer from a folder with tokenizer.json, or vocab.txt and tokenizer_config.json. Serves many threads at once
+ * without locks. A component that is not supported is LATTICE_ERR_UNSUPPORTED naming it. */
+LATTICE_API lattice_status lattice_tokenizer_open(lattice_runtime *runtime, const char *folder, lattice_tokenizer **tokenizer, lattice_error *err);
+LATTICE_API void lattice_tokenizer_close(lattice_tokenizer *tokenizer);
+
+typedef struct lattice_encode_options {
+    bool add_special;   /* add the post-processor's tokens (default true) */
+    bool literal;       /* recognise no special tokens inside the text (default false) */
+    size_t max_length;  /* tokens at most, specials counted; 0: no limit */
+    bool truncate_left; /* cut from the start instead of the end */
+} lattice_encode_options;
+
+LATTICE_API lattice_encode_options lattice_encode_options_default(void);
+
+typedef struct lattice_offset {
+    size_t start, end; /* byte range in the text the token came from; 0,0 for added specials */
+} lattice_offset;
+
+typedef struct lattice_encoding {
+    size_t n;               /* tokens */
+    uint32_t *ids;          /* [n] */
+    uint32_t *type_ids;     /* [n] 0: first text, 1: second where the template says so */
+    lattice_offset *offsets;/* [n] */
+    uint8_t *special;       /* [n] 1 where the post-processor added the token */
+    lattice_tokenizer *owner;
+} lattice_encoding;
+
+/* Encodes `text`, or the pair (`text`, `pair`) when pair is not NULL. *out is released by lattice_encoding_free. */
+LATTICE_API lattice_status lattice_encode(lattice_tokenizer *tokenizer, lattice_text text, const lattice_text *pair,
+                                          const lattice_encode_options *options, lattice_encoding *out, lattice_error *err);
+LATTICE_API void lattice_encoding_free(lattice_encoding *encoding);
+
+/* The vocabulary's spelling of a token (bytes, not NUL-terminated), or a NULL data when the id is unknown. Lives as long as
+ * the tokenizer. */
+LATTICE_API lattice_text lattice_token_text(const lattice_tokenizer *tokenizer, uint32_t id);
+
+/* Number of ids: one more than the largest id that has a token. */
+LATTICE_API size_t lattice_vocabulary_size(const lattice_tokenizer *tokenizer);
+
+/* Turns ids into text through the checkpoint's decoder. skip_special drops special tokens. *out is NUL-terminated besides its
+ * length and released by lattice_text_free. */
+LATTICE_API lattice_status lattice_decode(lattice_tokenizer *tokenizer, const uint32_t *ids, size_t n, bool skip_special,
+                                          lattice_text *out, lattice_error *err);
+LATTICE_API void lattice_text_free(lattice_tokenizer *tokenizer, lattice_text *text);
+
+/* ------------------------------------------------------------------ model */
+
+typedef struct lattice_model lattice_model;
+
+typedef enum lattice_compute {
+    LATTICE_COMPUTE_AUTO = 0,
+    LATTICE_COMPUTE_F32 = 1,
+    LATTICE_COMPUTE_BF16 = 2,
+    LATTICE_COMPUTE_INT8 = 3,
+} lattice_compute;
+
+typedef struct lattice_model_options {
+    lattice_compute compute;
+    const char *device;      /* "auto", "cpu"; NULL: auto */
+    const char *isa;         /* "auto", "scalar", "avx2", "avx512", "neon"; NULL: auto */
+    bool no_mmap;            /* read files into memory instead of mapping them */
+    size_t batch_tokens;     /* token budget of one batch; 0: 16384 */
+    bool tokenizer_optional; /* open without tokenizer files; only ids can then be embedded */
+} lattice_model_options;
+
+LATTICE_API lattice_model_options lattice_model_options_default(void);
+
+/* Opens a checkpoint folder in the Hugging Face layout. The model is immutable and may be used from several threads; callers
+ * beyond its workspaces wait. */
+LATTICE_API lattice_status lattice_model_open(lattice_runtime *runtime, const char *folder, const lattice_model_options *options,
+                                              lattice_model **model, lattice_error *err);
+LATTICE_API void lattice_model_close(lattice_model *model);
+
+/* The model's tokenizer, owned by the model; NULL when it was opened without one. */
+LATTICE_API lattice_tokenizer *lattice_model_tokenizer(lattice_model *model);
+
+typedef struct lattice_model_info {
+    const char *family;        /* "bert", "qwen3", … */
+    size_t hidden_size;
+    size_t n_layers;
+    size_t embedding_dim;      /* floats of a vector before `dim` cuts it */
+    size_t max_length;         /* tokens of one text, specials counted */
+    size_t batch_tokens;       /* tokens of one batch */
+    bool normalizes;           /* the checkpoint's vectors have unit length */
+    const char *compute;       /* arithmetic in use: "f32" */
+    const char *device;        /* "cpu" */
+    const char *isa;           /* instruction set in use */
+    uint64_t n_parameters;
+    uint64_t weight_bytes;     /* bytes of the tensors in use, as stored */
+    uint64_t packed_bytes;     /* anonymous memory that packed copies take, or will when first used */
+    uint64_t workspace_bytes;  /* address space reserved for activations; touched as far as used */
+} lattice_model_info;
+
+/* Strings live as long as the model. */
+LATTICE_API void lattice_model_get_info(const lattice_model *model, lattice_model_info *info);
+
+/* Everything `lattice inspect --json` prints, as one JSON object; the conventions of lattice_describe_system. `plan` adds the
+ * recorded operations, `tensors` the list of tensors. */
+LATTICE_API lattice_status lattice_model_describe(const lattice_model *model, bool tensors, bool plan, char *out, size_t capacity,
+                                                  size_t *length, lattice_error *err);
+
+/* Reads every weight and reports the first value that is NaN or infinite as LATTICE_ERR_NOT_FINITE naming tensor and index. */
+LATTICE_API lattice_status lattice_model_check(lattice_model *model, lattice_error *err);
+
+/* ------------------------------------------------------------------ embedding */
+
+typedef enum lattice_pooling {
+    LATTICE_POOLING_DEFAULT = 0, /* as the checkpoint says */
+    LATTICE_POOLING_CLS = 1,
+    LATTICE_POOLING_MAX = 2,
+    LATTICE_POOLING_MEAN = 4,
+    LATTICE_POOLING_MEAN_SQRT_LEN = 8,
+    LATTICE_POOLING_WEIGHTEDMEAN = 16,
+    LATTICE_POOLING_LASTTOKEN = 32, /* bits: several are concatenated in this order */
+} lattice_pooling;
+
+typedef struct lattice_embed_options {
+    const char *prompt;      /* put before every text; NULL: prompt_name, else the checkpoint's default */
+    const char *prompt_name; /* one of the checkpoint's prompts; NULL: its default; "" : none */
+    size_t dim;              /* keep the first dim values and normalise again (Matryoshka); 0: all */
+    unsigned pooling;        /* lattice_pooling bits */
+    bool no_normalize;
+    bool literal;            /* recognise no special tokens in the texts */
+    bool truncate;           /* default true; false: a longer text is LATTICE_ERR_TOO_LONG */
+    size_t max_length;       /* 0: the model's; larger than the model's is an error */
+    size_t batch_tokens;     /* 0: the model's; larger than the model's is an error */
+    /* Called between batches with texts done so far; returning false cancels (LATTICE_ERR_CANCELLED). NULL: none. */
+    bool (*progress)(void *user, size_t done, size_t total);
+    void *progress_user;
+} lattice_embed_options;
+
+LATTICE_API lattice_embed_options lattice_embed_options_default(void);
+
+typedef struct lattice_usage {
+    uint64_t n_tokens;    /* tokens computed, specials and prompts counted */
+    uint64_t n_truncated; /* texts that were cut */
+    uint32_t *text_tokens;/* if not NULL on entry: [n], filled with each text's tokens */
+} lattice_usage;
+
+/* Floats of one vector under these options (dim, pooling, Dense modules). 0 when the options do not fit the model. */
+LATTICE_API size_t lattice_embed_dim(const lattice_model *model, const lattice_embed_options *options);
+
+/* Embeds `n` texts into out[n][dim] (row-major, float32, unit length if the model normalises), dim = lattice_embed_dim().
+ * Vectors do not depend on the other texts, their order or the batch size, bit for bit on one build and instruction set.
+ * A text whose vector is not finite is LATTICE_ERR_NOT_FINITE naming model and text index. Safe from several threads.
+ * `usage` may be NULL. */
+LATTICE_API lattice_status lattice_embed(lattice_model *model, const lattice_text *texts, size_t n,
+                                         const lattice_embed_options *options, float *out, lattice_usage *usage, lattice_error *err);
+
+typedef struct lattice_ids {
+    const uint32_t *ids;
+    size_t n;
+} lattice_ids;
+
+/* As lattice_embed, from token ids that are used as given (no prompt, nothing added). An id outside the vocabulary is an error
+ * naming it; an empty list is one too. */
+LATTICE_API lattice_status lattice_embed_ids(lattice_model *model, const lattice_ids *inputs, size_t n,
+                                             const lattice_embed_options *options, float *out, lattice_usage *usage, lattice_error *err);
+
+/* ------------------------------------------------------------------ measuring */
+
+/* One forward pass over n_seqs sequences of length seq_len of arbitrary ids, without tokenising; for benchmarks.
+ * When `profile` is not NULL it receives up to capacity rows, *n_rows says how many there are. */
+typedef struct lattice_profile_row {
+    const char *operation; /* "linear", "attention", … */
+    const char *detail;    /* weight name or shape, may be "" */
+    double seconds;        /* thread-seconds spent */
+    double flop, bytes;    /* counted from shapes */
+} lattice_profile_row;
+
+LATTICE_API lattice_status lattice_bench_forward(lattice_model *model, size_t n_seqs, size_t seq_len, lattice_profile_row *profile,
+                                                 size_t capacity, size_t *n_rows, lattice_error *err);
+
+typedef struct lattice_machine_peak {
+    double gflops_f32;  /* fused multiply-adds of the instruction set in use, all threads, registers only; 2 FLOP each */
+    double read_gb_s;   /* streaming reads of a buffer far larger than the caches, all threads */
+} lattice_machine_peak;
+
+/* Measures the machine (takes about `seconds`). isa NULL: the best set. */
+LATTICE_API lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, double seconds, lattice_machine_peak *peak,
+                                                lattice_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/* The hot loops of the CPU, listed once; each instruction set fills a table of them.
+ *
+ * The numerics contract binds every entry: an output is summed in one order that depends on the inner dimension and the
+ * instruction set, never on the number of rows, the neighbours, the tile or the thread. Products add k ascending into one
+ * accumulator an output. Results of two sets agree within rounding; tests/unit/test_kernels.c compares each with the scalar set.
+ * Matrices are row-major float32 with a leading dimension in floats; nothing is aligned unless said. */
+#ifndef LT_BACKEND_CPU_KERNELS_H
+#define LT_BACKEND_CPU_KERNELS_H
+
+#include "format/checkpoint.h"
+#include "format/config.h"
+
+/* y[m, n] = act(x[m, k] · Wᵀ + bias) + residual for the columns of panels [panel_begin, panel_end).
+ * A panel holds nr consecutive rows of W [n, k] (outputs) as [k][nr], zero where n ends inside it. */
+typedef struct lt_linear {
+    const float *x;
+    size_t ldx;
+    size_t m, k, n;
+    const float *panels;    /* of panel_begin onwards, 64-byte aligned */
+    size_t panel_begin, panel_end;
+    const float *bias;      /* [n], or NULL */
+    lt_activation activation;
+    const float *residual;  /* [m, n], or NULL; may be y itself */
+    size_t ldr;
+    float *y;
+    size_t ldy;
+} lt_linear;
+
+/* One head of one sequence, a tile of its queries:
+ *   out[i] = Σ_j softmax_j(scale q[i]·k[j]) v[j],   j < n_keys, and j <= first_position + i when causal.
+ * Online softmax over blocks of keys that start at key 0, so that a row's result depends on its own position only. */
+typedef struct lt_attention {
+    const float *q, *k, *v; /* first query of the tile; key and value 0; this head's columns */
+    size_t ldq, ldk, ldv;
+    float *out;
+    size_t ldo;
+    size_t n_queries, n_keys, head_dim;
+    float scale;
+    bool causal;
+    size_t first_position;
+    float *scratch;         /* attention_scratch(head_dim) floats, 64-byte aligned */
+} lt_attention;
+
+/* y = norm(x + residual):  layer norm  (x - mean)/sqrt(var + eps) * gain + bias;  bias NULL: RMS norm x/sqrt(mean x² + eps) * gain.
+ * sum, if not NULL, receives x + residual. y may be x or residual. */
+typedef struct lt_norm {
+    const float *x, *residual; /* residual may be NULL */
+    size_t ldx, ldr;
+    size_t m, n;
+    const float *gain, *bias;
+    float eps;
+    float *y, *sum;            /* sum may be NULL */
+    size_t ldy, lds;
+} lt_norm;
+
+/* X(return type, name, parameters) */
+#define LT_KERNEL_LIST(X)                                                                                                  \
+    /* Panel of W's rows [row, row + nr) ∩ [0, rows): w points at row `row`, dtype F32, F16 or BF16, ldw in elements; writes     \
+     * [k][nr] floats, zero beyond `n` rows. w may be unaligned. */                                                        \
+    X(void, pack_panel, (const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k, float *panel))                     \
+    X(void, linear, (const lt_linear *args))                                                                               \
+    X(void, attention, (const lt_attention *args))                                                                         \
+    X(void, norm, (const lt_norm *args))                                                                                   \
+    /* x[i] = act(x[i]) */                                                                                                 \
+    X(void, activate, (float *x, size_t n, lt_activation activation))                                                      \
+    /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                   \
+    X(void, convert, (float *dst, const void *src, lt_dtype dtype, size_t n))                                              \
+    X(void, accumulate, (float *dst, const void *src, lt_dtype dtype, size_t n))                                           \
+    /* Over rows [0, m) of x[m, n]: out[j] = Σ_i x[i, j] in row order · scale; weighted: Σ (i + first + 1) x[i, j]; max. */  \
+    X(void, pool_sum, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                           \
+    X(void, pool_weighted, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                      \
+    X(void, pool_max, (const float *x, size_t ldx, size_t m, size_t n, float *out))                                        \
+    /* True when every value is finite. */                                                                                 \
+    X(bool, all_finite, (const float *x, size_t n))                                                                        \
+    /* Measuring: runs `iterations` rounds of independent multiply-adds and returns the FLOP done; sums n floats. */       \
+    X(double, peak_flop, (size_t iterations))                                                                              \
+    X(float, peak_read, (const float *x, size_t n))
+
+typedef struct lt_kernels {
+    const char *isa;       /* "scalar", "avx2", "avx512", "neon" */
+    size_t nr;             /* columns of a panel */
+    size_t mr;             /* rows of a micro-tile: row tiles are best a multiple of it */
+    size_t tile_rows;      /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
+    size_t query_tile;     /* queries of an attention work item at most */
+    size_t (*attention_scratch)(size_t head_dim); /* floats */
+#define X(type, name, parameters) type(*name) parameters;
+    LT_KERNEL_LIST(X)
+#undef X
+} lt_kernels;
+
+/* The sets that this build has and this CPU (cpuid) and operating system (xgetbv) allow, best first; *n receives their number.
+ * The scalar set is always there, last. */
+const lt_kernels *const *lt_kernels_available(size_t *n);
+/* By name; NULL or "auto": the best; NULL returned: not built in or not available. */
+const lt_kernels *lt_kernels_find(const char *isa);
+
+#endif

@@ -1,0 +1,21 @@
+/* A model family: binds the weights of a checkpoint and records the forward pass. */
+#ifndef LT_MODEL_FAMILY_H
+#define LT_MODEL_FAMILY_H
+
+#include "backend/plan.h"
+#include "base/runtime.h"
+#include "format/sentence.h"
+
+typedef struct lt_family {
+    const char *name; /* "bert", … for `inspect` */
+    bool (*matches)(const lt_config *config);
+    /* Records body and tails. Every dimension is checked against the tensors; a missing tensor is LATTICE_ERR_FORMAT naming it,
+     * one that the family does not know is a warning in the log. */
+    lattice_status (*record)(const lattice_runtime *runtime, const lt_config *config, const lt_sentence *sentence,
+                             lt_checkpoint *checkpoint, lt_plan *plan, lattice_error *err);
+} lt_family;
+
+/* The family of a configuration; NULL: none is built in. */
+const lt_family *lt_family_find(const lt_config *config);
+
+#endif
