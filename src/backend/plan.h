@@ -84,6 +84,7 @@ typedef struct lt_op {
     size_t n_heads, n_kv_heads, head_dim;
     bool causal;
     size_t position_offset;   /* embed */
+    bool type_zero;           /* embed: row 0 of the type table, whatever the batch's type_ids say */
     unsigned pooling;         /* pool: lattice_pooling bits when the batch gives none */
     int trace;                /* > 0: out0 is hidden state number trace - 1 of the trace */
 } lt_op;
@@ -137,6 +138,8 @@ void lt_plan_print(const lt_plan *plan, lt_buf *out);
 /* Floating-point operations of an op for a batch (attention: sum over sequences), for profiling. */
 struct lt_batch;
 double lt_op_flop(const lt_plan *plan, const lt_op *op, const struct lt_batch *batch);
+/* Bytes that an op must at least move for a batch: its weights as stored and its operands and outputs once each. */
+double lt_op_bytes(const lt_plan *plan, const lt_op *op, const struct lt_batch *batch);
 
 /* A packed batch: all tokens in a row, nothing padded. */
 typedef struct lt_batch {

@@ -15,6 +15,8 @@ typedef struct lt_family {
                              lt_checkpoint *checkpoint, lt_plan *plan, lattice_error *err);
 } lt_family;
 
+extern const lt_family lt_family_bert; /* bert, roberta, xlm-roberta */
+
 /* The family of a configuration; NULL: none is built in. */
 const lt_family *lt_family_find(const lt_config *config);
 

@@ -66,9 +66,9 @@ typedef struct lt_norm {
     /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                   \
     X(void, convert, (float *dst, const void *src, lt_dtype dtype, size_t n))                                              \
     X(void, accumulate, (float *dst, const void *src, lt_dtype dtype, size_t n))                                           \
-    /* Over rows [0, m) of x[m, n]: out[j] = Σ_i x[i, j] in row order · scale; weighted: Σ (i + first + 1) x[i, j]; max. */  \
+    /* Over rows [0, m) of x[m, n]: out[j] = Σ_i x[i, j] in row order · scale; weighted: Σ (i + first + 1) x[i, j] · scale; max. */ \
     X(void, pool_sum, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                           \
-    X(void, pool_weighted, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                      \
+    X(void, pool_weighted, (const float *x, size_t ldx, size_t m, size_t n, size_t first, float scale, float *out))        \
     X(void, pool_max, (const float *x, size_t ldx, size_t m, size_t n, float *out))                                        \
     /* True when every value is finite. */                                                                                 \
     X(bool, all_finite, (const float *x, size_t n))                                                                        \
