@@ -1,0 +1,72 @@
+# The front door. CMake does the work (CMakePresets.json); every target can be run again at any time.
+#
+#   make           release build: build/lattice, build/liblattice.a, build/liblattice.so
+#   make demo      installs what is missing, builds, fetches all-MiniLM-L6-v2 and embeds a few sentences
+#   make check     the tests (needs no network once set up)
+#   make help      the rest
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+MODEL ?= all-minilm-l6-v2
+PYTHON ?= python3
+
+CTEST = ctest --output-on-failure -j $(JOBS)
+
+.PHONY: all deps model demo check check-all bench bench-peers bench-texts baseline install uninstall format clean help
+.DEFAULT_GOAL := all
+
+all: build/build.ninja ## release build into build/
+	@cmake --build build -j $(JOBS)
+
+build/build.ninja: CMakePresets.json
+	@cmake --preset release
+
+deps: ## install what this machine lacks (Debian, Ubuntu), or say what to install
+	@scripts/install-deps build
+
+model: ## fetch all-MiniLM-L6-v2 to where `-m all-minilm-l6-v2` finds it
+	@scripts/fetch-model
+
+# Recursive, so that CMake runs only after the packages are there.
+demo: deps ## from a clean checkout to embeddings and similarities
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory model
+	@build/examples/similarity "$$(scripts/fetch-model --print-path)"
+
+check: deps ## unit and command-line tests, at most five minutes on two cores
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory model
+	@$(CTEST) --test-dir build
+
+check-all: ## check, and sanitizers, both compilers, 64-bit ARM under qemu, fuzzing
+	@scripts/check-all
+
+bench: all model ## this machine's peak, and lattice's share of it
+	@build/lattice bench -m $(MODEL)
+
+bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench)
+	@scripts/bench-venv
+	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --out bench/results
+
+bench-texts: all model ## text to vectors against sentence-transformers (makes .venv-bench)
+	@scripts/bench-venv
+	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --out bench/results
+
+baseline: all model ## measure the baseline table of docs/DESIGN.md again and print what moved
+	@$(PYTHON) scripts/baseline.py
+
+install: all ## header, libraries, pkg-config and CMake files, program, man page, completions: PREFIX=, DESTDIR=
+	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+
+uninstall: ## remove what the last `make install` put there
+	@xargs -r -d '\n' -I{} rm -fv -- "$(DESTDIR){}" < build/install_manifest.txt
+
+format: ## clang-format over our own sources
+	@git ls-files 'src/**.c' 'src/**.h' 'include/*.h' 'tests/**.c' 'tests/**.h' 'examples/*.c' | xargs clang-format -i
+
+clean: ## remove every build folder
+	rm -rf build build-debug build-gcc build-clang build-asan build-tsan build-fuzz build-aarch64
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
