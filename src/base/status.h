@@ -6,6 +6,8 @@
 #ifndef LT_BASE_STATUS_H
 #define LT_BASE_STATUS_H
 
+#include <stdarg.h>
+
 #include "lattice.h"
 
 #define LT_TRY(expr)                                     \
@@ -25,6 +27,9 @@
  * (names come from hostile files) are shown as '?'. */
 lattice_status lt_fail(lattice_error *err, lattice_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Formats one clean line as lt_fail does into out[capacity], capacity > 0; returns its length without the NUL. */
+size_t lt_format_line(char *out, size_t capacity, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
 
 /* lt_fail(err, LATTICE_ERR_NO_MEMORY, "out of memory (%zu bytes for %s)"). */
 lattice_status lt_no_memory(lattice_error *err, size_t bytes, const char *what);

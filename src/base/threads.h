@@ -9,6 +9,9 @@
 
 typedef struct lt_pool lt_pool;
 
+/* CPUs this process may run on (its affinity mask where the system has one), at least 1. */
+int lt_available_cpus(void);
+
 /* n_threads >= 1. */
 lattice_status lt_pool_create(const lattice_allocator *mem, int n_threads, lt_pool **pool, lattice_error *err);
 void lt_pool_free(lt_pool *pool);
@@ -30,6 +33,8 @@ typedef struct lt_task {
     struct lt_task *next;
 } lt_task;
 
+/* `task` is borrowed until it was waited for, which must happen exactly once for each start. Waiting for a task that has not
+ * begun runs it on the waiting thread. */
 void lt_pool_task_start(lt_pool *pool, lt_task *task);
 void lt_pool_task_wait(lt_pool *pool, lt_task *task);
 
