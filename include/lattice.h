@@ -196,7 +196,8 @@ typedef struct lattice_model_info {
     size_t hidden_size;
     size_t n_layers;
     size_t embedding_dim;      /* floats of a vector before `dim` cuts it */
-    size_t max_length;         /* tokens of one text, specials counted */
+    size_t max_length;         /* tokens of one text, specials counted, unless the caller asks for another limit */
+    size_t max_positions;      /* tokens that the model's positions admit: the largest limit, and that of token ids */
     size_t batch_tokens;       /* tokens of one batch */
     bool normalizes;           /* the checkpoint's vectors have unit length */
     const char *compute;       /* arithmetic in use: "f32" */
@@ -239,11 +240,12 @@ typedef struct lattice_embed_options {
     bool no_normalize;
     bool literal;            /* recognise no special tokens in the texts */
     bool truncate;           /* default true; false: a longer text is LATTICE_ERR_TOO_LONG */
-    size_t max_length;       /* 0: the model's; larger than the model's is an error */
+    size_t max_length;       /* 0: the model's; more than its positions admit is an error */
     size_t batch_tokens;     /* 0: the model's; larger than the model's is an error */
     /* Called between batches with texts done so far; returning false cancels (LATTICE_ERR_CANCELLED). NULL: none. */
     bool (*progress)(void *user, size_t done, size_t total);
     void *progress_user;
+    size_t first_index;      /* number that errors give to the first text: for callers that embed a long list in pieces */
 } lattice_embed_options;
 
 LATTICE_API lattice_embed_options lattice_embed_options_default(void);

@@ -1,0 +1,23 @@
+/* The table of commands. */
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const cli_command *const commands[] = {
+    &cli_embed_command,
+    &cli_tokenize_command,
+    &cli_version_command,
+};
+
+const cli_command *const *cli_commands(size_t *n)
+{
+    *n = sizeof commands / sizeof commands[0];
+    return commands;
+}
+
+const cli_command *cli_find_command(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
