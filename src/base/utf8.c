@@ -97,13 +97,9 @@ size_t lt_utf8_valid_prefix(const uint8_t *s, size_t n)
         /* Text in other scripts stays in this loop; a space between words does not leave it for the wide scan. */
         for (;;) {
             if (i == n) return n;
-            uint8_t low, high;
-            size_t length = lead(s[i], &low, &high);
-            if (length == 0 || length > n - i) return i;
-            if (length > 1) {
-                if (s[i + 1] < low || s[i + 1] > high) return i;
-                if (length > 2 && (s[i + 2] & 0xC0) != 0x80) return i;
-                if (length > 3 && (s[i + 3] & 0xC0) != 0x80) return i;
+            if (s[i] >= 0x80) {
+                size_t length = lt_utf8_sequence(s + i, n - i);
+                if (length == 0) return i;
                 i += length;
             } else if (n - i > 1 && s[i + 1] >= 0x80) {
                 i++;

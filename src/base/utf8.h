@@ -6,6 +6,24 @@
 
 #define LT_REPLACEMENT 0xFFFDu
 
+/* Length 2..4 of the valid code point that starts with the byte s[0] >= 0x80 at s[0..n), n > 0; 0 when it is not valid. The
+ * bounds of the second byte exclude overlong forms, surrogates and what lies past U+10FFFF. */
+static inline size_t lt_utf8_sequence(const uint8_t *s, size_t n)
+{
+    uint8_t lead = s[0];
+    if (n < 2 || lead < 0xC2) return 0;
+    uint8_t second = s[1];
+    if (lead < 0xE0) return (second & 0xC0) == 0x80 ? 2 : 0;
+    if (n < 3 || (s[2] & 0xC0) != 0x80) return 0;
+    if (lead < 0xF0) {
+        uint8_t low = lead == 0xE0 ? 0xA0 : 0x80, high = lead == 0xED ? 0x9F : 0xBF;
+        return second >= low && second <= high ? 3 : 0;
+    }
+    if (lead > 0xF4 || n < 4 || (s[3] & 0xC0) != 0x80) return 0;
+    uint8_t low = lead == 0xF0 ? 0x90 : 0x80, high = lead == 0xF4 ? 0x8F : 0xBF;
+    return second >= low && second <= high ? 4 : 0;
+}
+
 /* Decodes the code point at s[0..n), n > 0. Returns the bytes consumed (1..4). Invalid: *code is U+FFFD and the length of the
  * maximal invalid subpart is returned. */
 size_t lt_utf8_decode(const uint8_t *s, size_t n, uint32_t *code);

@@ -13,6 +13,9 @@
  *         if (lt_str_is(key, "hidden_size")) LT_TRY(lt_json_size(&j, &config->hidden_size));
  *         else LT_TRY(lt_json_skip(&j));
  *     }
+ *
+ * The grammar is enforced whatever the order of the calls: a value can be read only where one is due, and a container can go on
+ * only when it was read. A value of another type than asked for stays unread.
  */
 #ifndef LT_FORMAT_JSON_H
 #define LT_FORMAT_JSON_H
@@ -37,9 +40,12 @@ typedef struct lt_json {
     const uint8_t *text;
     size_t size, pos;
     lattice_error *err;
-    lt_buf strings;   /* decoded strings with escapes */
+    lt_buf strings; /* decoded strings with escapes */
+    /* Private to json.c: where the last value or key began (errors point there), whether a value is due now, the open
+     * containers, and the keys seen in the open objects. */
+    size_t token;
+    bool value_due;
     int depth;
-    /* Open containers and the keys seen in the open objects: private to json.c. */
     struct lt_json_level {
         uint8_t is_object, first;
         size_t keys_begin;
@@ -76,7 +82,8 @@ lattice_status lt_json_skip(lt_json *json);
 lattice_status lt_json_raw(lt_json *json, lt_str *out);
 /* Nothing but white space may be left. */
 lattice_status lt_json_end(lt_json *json);
-/* Fills err with "NAME:LINE:COLUMN: message" and returns LATTICE_ERR_FORMAT. */
+/* Fills err with "NAME:LINE:COLUMN: message" and returns LATTICE_ERR_FORMAT. The place is where the value or key read last
+ * begins; the column counts code points from 1. */
 lattice_status lt_json_fail(lt_json *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ------------------------------------------------------------------ writer */
