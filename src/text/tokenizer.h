@@ -34,6 +34,8 @@ typedef struct lt_tokens {
 
 void lt_tokens_init(lt_tokens *tokens, const lattice_allocator *mem);
 void lt_tokens_free(lt_tokens *tokens);
+/* Makes room for n tokens in all arrays, keeping the first tokens->n; false without memory. */
+bool lt_tokens_reserve(lt_tokens *tokens, size_t n);
 
 typedef struct lt_encode_options {
     bool add_special;    /* run the post-processor */
