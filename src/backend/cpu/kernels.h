@@ -28,7 +28,8 @@ typedef struct lt_linear {
 
 /* One head of one sequence, a tile of its queries:
  *   out[i] = Σ_j softmax_j(scale q[i]·k[j]) v[j],   j < n_keys, and j <= first_position + i when causal.
- * Online softmax over blocks of keys that start at key 0, so that a row's result depends on its own position only. */
+ * Online softmax over blocks of keys that start at key 0, so that a row's result depends on its own position only.
+ * n_queries <= query_tile, n_keys >= 1, scale > 0; out overlaps none of the inputs. */
 typedef struct lt_attention {
     const float *q, *k, *v; /* first query of the tile; key and value 0; this head's columns */
     size_t ldq, ldk, ldv;
@@ -66,7 +67,8 @@ typedef struct lt_norm {
     /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                   \
     X(void, convert, (float *dst, const void *src, lt_dtype dtype, size_t n))                                              \
     X(void, accumulate, (float *dst, const void *src, lt_dtype dtype, size_t n))                                           \
-    /* Over rows [0, m) of x[m, n]: out[j] = Σ_i x[i, j] in row order · scale; weighted: Σ (i + first + 1) x[i, j] · scale; max. */ \
+    /* Over rows [0, m) of x[m, n]: out[j] = scale · Σ_i x[i, j] in row order;                                             \
+     * weighted: scale · Σ_i (first + i + 1) x[i, j]; max: NaN where a NaN is. */                                          \
     X(void, pool_sum, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                           \
     X(void, pool_weighted, (const float *x, size_t ldx, size_t m, size_t n, size_t first, float scale, float *out))        \
     X(void, pool_max, (const float *x, size_t ldx, size_t m, size_t n, float *out))                                        \

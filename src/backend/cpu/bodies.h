@@ -1,0 +1,307 @@
+/* The kernels that are not products, written once over the vector vocabulary: packing, norms, activations, conversion, pooling,
+ * checks, measuring. A set's file includes a vocabulary, defines its tile sizes (see products.h) and then includes this. */
+#ifndef LT_BACKEND_CPU_BODIES_H
+#define LT_BACKEND_CPU_BODIES_H
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/vec_math.h"
+
+#include <math.h>
+
+#define LT_NV (LT_NR / LT_VL) /* vectors across a panel */
+
+LT_VECTOR size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* `dtype` is a constant where these are called. */
+LT_VECTOR vf load_as(const unsigned char *p, lt_dtype dtype)
+{
+    return dtype == LT_F32 ? v_load(p) : dtype == LT_F16 ? v_load_f16(p) : v_load_bf16(p);
+}
+
+LT_VECTOR vf load_as_n(const unsigned char *p, lt_dtype dtype, size_t n)
+{
+    return dtype == LT_F32 ? v_load_n(p, n) : dtype == LT_F16 ? v_load_f16_n(p, n) : v_load_bf16_n(p, n);
+}
+
+/* ---- packing: panel[kk][r] = w[r][kk], a square of LT_VL rows and columns at a time through registers ---- */
+
+LT_VECTOR void pack_rows(const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t rows, size_t k, float *panel)
+{
+    const size_t size = dtype == LT_F32 ? 4 : 2;
+    vf square[LT_VL];
+    size_t kk = 0;
+    for (; kk + LT_VL <= k; kk += LT_VL) {
+        for (size_t r = 0; r < LT_VL; r++) square[r] = r < rows ? load_as(w + r * row_bytes + kk * size, dtype) : v_zero();
+        v_transpose(square);
+        for (size_t j = 0; j < LT_VL; j++) v_store(panel + (kk + j) * LT_NR, square[j]);
+    }
+    if (kk < k) {
+        for (size_t r = 0; r < LT_VL; r++) {
+            square[r] = r < rows ? load_as_n(w + r * row_bytes + kk * size, dtype, k - kk) : v_zero();
+        }
+        v_transpose(square);
+        for (size_t j = 0; j < k - kk; j++) v_store(panel + (kk + j) * LT_NR, square[j]);
+    }
+}
+
+LT_VECTOR void pack_panel_as(const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t n, size_t k, float *panel)
+{
+    for (size_t g = 0; g < LT_NR; g += LT_VL) {
+        if (g + LT_VL <= n) {
+            pack_rows(w + g * row_bytes, dtype, row_bytes, LT_VL, k, panel + g);
+        } else if (g < n) {
+            pack_rows(w + g * row_bytes, dtype, row_bytes, n - g, k, panel + g);
+        } else {
+            for (size_t kk = 0; kk < k; kk++) v_store(panel + kk * LT_NR + g, v_zero());
+        }
+    }
+}
+
+static void pack_panel(const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k, float *panel)
+{
+    switch (dtype) {
+    case LT_F16: pack_panel_as(w, LT_F16, ldw * 2, n, k, panel); break;
+    case LT_BF16: pack_panel_as(w, LT_BF16, ldw * 2, n, k, panel); break;
+    default: pack_panel_as(w, LT_F32, ldw * 4, n, k, panel); break;
+    }
+}
+
+/* ---- norms: three passes over a row, which stays in L1; the variance is taken around the mean ---- */
+
+LT_VECTOR float sum4(const vf s[4])
+{
+    return v_sum(v_add(v_add(s[0], s[1]), v_add(s[2], s[3])));
+}
+
+/* Σ (x - shift), or Σ (x - shift)², in four accumulators whose order depends on n alone. */
+LT_VECTOR float row_sum(const float *x, size_t n, float shift, bool squared)
+{
+    vf s[4] = { v_zero(), v_zero(), v_zero(), v_zero() }, sh = v_set1(shift);
+    size_t i = 0;
+    for (; i + 4 * LT_VL <= n; i += 4 * LT_VL) {
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) {
+            vf d = v_sub(v_load(x + i + j * LT_VL), sh);
+            s[j] = squared ? v_fma(d, d, s[j]) : v_add(d, s[j]);
+        }
+    }
+    for (; i + LT_VL <= n; i += LT_VL) {
+        vf d = v_sub(v_load(x + i), sh);
+        s[0] = squared ? v_fma(d, d, s[0]) : v_add(d, s[0]);
+    }
+    if (i < n) {
+        vf d = v_keep_n(v_sub(v_load_n(x + i, n - i), sh), n - i, v_zero());
+        s[1] = squared ? v_fma(d, d, s[1]) : v_add(d, s[1]);
+    }
+    return sum4(s);
+}
+
+static void row_add(const float *a, const float *b, size_t n, float *out)
+{
+    size_t i = 0;
+    for (; i + LT_VL <= n; i += LT_VL) v_store(out + i, v_add(v_load(a + i), v_load(b + i)));
+    if (i < n) v_store_n(out + i, v_add(v_load_n(a + i, n - i), v_load_n(b + i, n - i)), n - i);
+}
+
+static void row_copy(const float *a, size_t n, float *out)
+{
+    size_t i = 0;
+    for (; i + LT_VL <= n; i += LT_VL) v_store(out + i, v_load(a + i));
+    if (i < n) v_store_n(out + i, v_load_n(a + i, n - i), n - i);
+}
+
+static void norm(const lt_norm *a)
+{
+    const size_t n = a->n;
+    for (size_t r = 0; r < a->m; r++) {
+        const float *x = a->x + r * a->ldx;
+        float *y = a->y + r * a->ldy;
+        if (a->residual) {
+            float *sum = a->sum ? a->sum + r * a->lds : y;
+            row_add(x, a->residual + r * a->ldr, n, sum);
+            x = sum;
+        } else if (a->sum) {
+            row_copy(x, n, a->sum + r * a->lds);
+        }
+        const float mean = a->bias ? row_sum(x, n, 0, false) / (float)n : 0;
+        const float variance = row_sum(x, n, mean, true) / (float)n;
+        const vf center = v_set1(mean), inverse = v_set1(1.0f / sqrtf(variance + a->eps));
+        size_t i = 0;
+        if (a->bias) {
+            for (; i + LT_VL <= n; i += LT_VL) {
+                vf d = v_mul(v_sub(v_load(x + i), center), inverse);
+                v_store(y + i, v_fma(d, v_load(a->gain + i), v_load(a->bias + i)));
+            }
+            if (i < n) {
+                vf d = v_mul(v_sub(v_load_n(x + i, n - i), center), inverse);
+                v_store_n(y + i, v_fma(d, v_load_n(a->gain + i, n - i), v_load_n(a->bias + i, n - i)), n - i);
+            }
+        } else {
+            for (; i + LT_VL <= n; i += LT_VL) v_store(y + i, v_mul(v_mul(v_load(x + i), inverse), v_load(a->gain + i)));
+            if (i < n) v_store_n(y + i, v_mul(v_mul(v_load_n(x + i, n - i), inverse), v_load_n(a->gain + i, n - i)), n - i);
+        }
+    }
+}
+
+/* ---- elementwise ---- */
+
+LT_VECTOR void activate_as(float *x, size_t n, lt_activation activation)
+{
+    size_t i = 0;
+    for (; i + LT_VL <= n; i += LT_VL) v_store(x + i, v_activate(v_load(x + i), activation));
+    if (i < n) v_store_n(x + i, v_activate(v_load_n(x + i, n - i), activation), n - i);
+}
+
+static void activate(float *x, size_t n, lt_activation activation)
+{
+    switch (activation) {
+    case LT_ACT_NONE: break;
+    case LT_ACT_GELU: activate_as(x, n, LT_ACT_GELU); break;
+    case LT_ACT_GELU_TANH: activate_as(x, n, LT_ACT_GELU_TANH); break;
+    case LT_ACT_RELU: activate_as(x, n, LT_ACT_RELU); break;
+    case LT_ACT_SILU: activate_as(x, n, LT_ACT_SILU); break;
+    case LT_ACT_TANH: activate_as(x, n, LT_ACT_TANH); break;
+    case LT_ACT_SIGMOID: activate_as(x, n, LT_ACT_SIGMOID); break;
+    }
+}
+
+LT_VECTOR void convert_as(float *dst, const unsigned char *src, lt_dtype dtype, size_t n, bool add)
+{
+    const size_t size = dtype == LT_F32 ? 4 : 2;
+    size_t i = 0;
+    for (; i + LT_VL <= n; i += LT_VL) {
+        vf x = load_as(src + i * size, dtype);
+        v_store(dst + i, add ? v_add(v_load(dst + i), x) : x);
+    }
+    if (i < n) {
+        vf x = load_as_n(src + i * size, dtype, n - i);
+        v_store_n(dst + i, add ? v_add(v_load_n(dst + i, n - i), x) : x, n - i);
+    }
+}
+
+static void convert(float *dst, const void *src, lt_dtype dtype, size_t n)
+{
+    switch (dtype) {
+    case LT_F16: convert_as(dst, src, LT_F16, n, false); break;
+    case LT_BF16: convert_as(dst, src, LT_BF16, n, false); break;
+    default: convert_as(dst, src, LT_F32, n, false); break;
+    }
+}
+
+static void accumulate(float *dst, const void *src, lt_dtype dtype, size_t n)
+{
+    switch (dtype) {
+    case LT_F16: convert_as(dst, src, LT_F16, n, true); break;
+    case LT_BF16: convert_as(dst, src, LT_BF16, n, true); break;
+    default: convert_as(dst, src, LT_F32, n, true); break;
+    }
+}
+
+/* ---- pooling: a column at a time down the rows, four vectors of columns together ---- */
+
+typedef enum pooling { POOL_SUM, POOL_WEIGHTED, POOL_MAX } pooling;
+
+LT_VECTOR vf pool_step(vf s, vf x, size_t i, pooling how)
+{
+    return how == POOL_SUM ? v_add(s, x) : how == POOL_WEIGHTED ? v_fma(v_set1((float)(i + 1)), x, s) : v_max_nan(s, x);
+}
+
+LT_VECTOR void pool(const float *x, size_t ldx, size_t m, size_t n, size_t first, float scale, float *out, pooling how)
+{
+    const vf start = v_set1(how == POOL_MAX ? -INFINITY : 0.0f), factor = v_set1(scale);
+    size_t j = 0;
+    for (; j + 4 * LT_VL <= n; j += 4 * LT_VL) {
+        vf s[4] = { start, start, start, start };
+        for (size_t i = 0; i < m; i++) {
+#pragma GCC unroll 4
+            for (size_t c = 0; c < 4; c++) s[c] = pool_step(s[c], v_load(x + i * ldx + j + c * LT_VL), first + i, how);
+        }
+#pragma GCC unroll 4
+        for (size_t c = 0; c < 4; c++) v_store(out + j + c * LT_VL, how == POOL_MAX ? s[c] : v_mul(s[c], factor));
+    }
+    for (; j < n; j += LT_VL) {
+        const size_t c = min_size(n - j, LT_VL);
+        vf s = start;
+        for (size_t i = 0; i < m; i++) {
+            const float *p = x + i * ldx + j;
+            s = pool_step(s, c == LT_VL ? v_load(p) : v_load_n(p, c), first + i, how);
+        }
+        if (how != POOL_MAX) s = v_mul(s, factor);
+        if (c == LT_VL)
+            v_store(out + j, s);
+        else
+            v_store_n(out + j, s, c);
+    }
+}
+
+static void pool_sum(const float *x, size_t ldx, size_t m, size_t n, float scale, float *out)
+{
+    pool(x, ldx, m, n, 0, scale, out, POOL_SUM);
+}
+
+static void pool_weighted(const float *x, size_t ldx, size_t m, size_t n, size_t first, float scale, float *out)
+{
+    pool(x, ldx, m, n, first, scale, out, POOL_WEIGHTED);
+}
+
+static void pool_max(const float *x, size_t ldx, size_t m, size_t n, float *out)
+{
+    pool(x, ldx, m, n, 0, 1, out, POOL_MAX);
+}
+
+/* 0 · x is 0 for a finite x and NaN for any other, and a NaN stays in its sum. */
+static bool all_finite(const float *x, size_t n)
+{
+    const vf zero = v_zero();
+    vf s[4] = { zero, zero, zero, zero };
+    size_t i = 0;
+    for (; i + 4 * LT_VL <= n; i += 4 * LT_VL) {
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) s[j] = v_fma(v_load(x + i + j * LT_VL), zero, s[j]);
+    }
+    for (; i + LT_VL <= n; i += LT_VL) s[0] = v_fma(v_load(x + i), zero, s[0]);
+    if (i < n) s[0] = v_fma(v_load_n(x + i, n - i), zero, s[0]);
+    return sum4(s) == 0;
+}
+
+/* ---- measuring ---- */
+
+/* Chains enough to cover the latency of two units; the factors are read from volatile memory so that nothing folds. */
+static double peak_flop(size_t iterations)
+{
+    enum { CHAINS = LT_VL == 1 ? 8 : 12 };
+    volatile float source[2] = { 0.999f, 0.001f };
+    volatile float sink;
+    const vf a = v_set1(source[0]), b = v_set1(source[1]);
+    vf s[CHAINS];
+#pragma GCC unroll 12
+    for (int c = 0; c < CHAINS; c++) s[c] = v_set1(source[0]);
+    for (size_t i = 0; i < iterations; i++) {
+#pragma GCC unroll 12
+        for (int c = 0; c < CHAINS; c++) s[c] = v_fma(s[c], a, b);
+    }
+    vf total = v_zero();
+#pragma GCC unroll 12
+    for (int c = 0; c < CHAINS; c++) total = v_add(total, s[c]);
+    sink = v_sum(total);
+    (void)sink;
+    return 2.0 * LT_VL * CHAINS * (double)iterations;
+}
+
+static float peak_read(const float *x, size_t n)
+{
+    vf s[4] = { v_zero(), v_zero(), v_zero(), v_zero() };
+    size_t i = 0;
+    for (; i + 4 * LT_VL <= n; i += 4 * LT_VL) {
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) s[j] = v_add(v_load(x + i + j * LT_VL), s[j]);
+    }
+    for (; i + LT_VL <= n; i += LT_VL) s[0] = v_add(v_load(x + i), s[0]);
+    if (i < n) s[0] = v_add(v_load_n(x + i, n - i), s[0]);
+    return sum4(s);
+}
+
+#endif

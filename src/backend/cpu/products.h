@@ -1,0 +1,317 @@
+/* linear and attention over one micro-kernel, for every set.
+ *
+ * The micro-kernel multiplies R <= LT_MR rows of activations, which lie as they are and are broadcast from memory, with a panel
+ * of LT_NR columns: R × LT_NV accumulators in registers, k ascending, one accumulator an output. Fewer rows take the same steps
+ * with fewer accumulators, so a row's result never depends on how many there are. LT_TILE_STEP unrolls k.
+ *
+ * linear takes a panel through all its rows while the panel is in L2 (or, narrow, in L1); meanwhile the next panel is fetched.
+ * attention is the same product twice a block of LT_KEYS keys: K transposed into panels, V copied into panels (its rows are
+ * often a multiple of 4096 bytes apart, which would put all of them into a few cache sets), with the softmax between them online.
+ */
+#ifndef LT_BACKEND_CPU_PRODUCTS_H
+#define LT_BACKEND_CPU_PRODUCTS_H
+
+#include "backend/cpu/bodies.h"
+
+_Static_assert(LT_NR % LT_VL == 0 && LT_KEYS % LT_NR == 0 && LT_KEYS % LT_VL == 0 && LT_TILE_ROWS % LT_MR == 0, "tile sizes");
+
+/* c[rows, nr] (+)= x[rows, k] · b[k, nr] */
+typedef struct tile_args {
+    size_t k;
+    const float *x;
+    size_t ldx;
+    const float *b;
+    float *c;
+    size_t ldc;
+    bool add;
+    uintptr_t prefetch; /* k / 4 cache lines from here on are wanted next; any address is harmless */
+} tile_args;
+
+/* One step of k. Rows are reached from four bases, three rows each, which x86 addresses without further arithmetic. */
+LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const float *b)
+{
+    vf bv[LT_NV];
+#pragma GCC unroll 8
+    for (size_t j = 0; j < LT_NV; j++) bv[j] = v_load(b + j * LT_VL);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < rows; i++) {
+        const vf a = v_set1(base[i / 3][(i % 3) * ldx + p]);
+#pragma GCC unroll 8
+        for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_fma(a, bv[j], acc[i][j]);
+    }
+}
+
+LT_VECTOR void tile(size_t rows, const tile_args *t)
+{
+    const size_t k = t->k, ldx = t->ldx;
+    const float *const base[4] = { t->x, rows > 3 ? t->x + 3 * ldx : t->x, rows > 6 ? t->x + 6 * ldx : t->x,
+                                   rows > 9 ? t->x + 9 * ldx : t->x };
+    const float *b = t->b;
+    uintptr_t prefetch = t->prefetch;
+    vf acc[LT_MR][LT_NV];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+        for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_zero();
+    }
+    if (t->add) {
+#pragma GCC unroll 16
+        for (size_t i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+            for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_load(t->c + i * t->ldc + j * LT_VL);
+        }
+    }
+    size_t p = 0;
+    for (; p + 4 <= k; p += 4) {
+        __builtin_prefetch((const void *)prefetch, 0, 2);
+        prefetch += 64;
+#pragma GCC unroll 4
+        for (size_t u = 0; u < 4; u++) tile_step(rows, acc, base, ldx, p + u, b + u * LT_NR);
+        b += 4 * LT_NR;
+    }
+    for (; p < k; p++) {
+        tile_step(rows, acc, base, ldx, p, b);
+        b += LT_NR;
+    }
+#pragma GCC unroll 16
+    for (size_t i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+        for (size_t j = 0; j < LT_NV; j++) v_store(t->c + i * t->ldc + j * LT_VL, acc[i][j]);
+    }
+}
+
+typedef void tile_fn(const tile_args *t);
+
+/* LT_TILES(X): X(1) … X(LT_MR), defined by the set. */
+#define X(rows)                                                                                                                  \
+    static void tile_##rows(const tile_args *t)                                                                                  \
+    {                                                                                                                            \
+        tile(rows, t);                                                                                                           \
+    }
+LT_TILES(X)
+#undef X
+
+#define X(rows) [rows] = tile_##rows,
+static tile_fn *const tiles[LT_MR + 1] = { LT_TILES(X) };
+#undef X
+
+/* ---- linear ---- */
+
+/* y = act(c + bias) + residual for one tile of `cols` columns; `activation` and `whole` are constants where this is called. */
+LT_VECTOR void finish(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col, size_t cols,
+                      lt_activation activation, bool whole)
+{
+    for (size_t i = 0; i < rows; i++, c += LT_NR) {
+        float *y = a->y + (row + i) * a->ldy + col;
+        const float *residual = a->residual ? a->residual + (row + i) * a->ldr + col : NULL;
+#pragma GCC unroll 8
+        for (size_t j = 0; j < LT_NR; j += LT_VL) {
+            if (!whole && j >= cols) break;
+            const size_t n = whole ? LT_VL : min_size(cols - j, LT_VL);
+            const bool full = n == LT_VL;
+            vf v = v_load(c + j);
+            if (a->bias) v = v_add(v, full ? v_load(a->bias + col + j) : v_load_n(a->bias + col + j, n));
+            v = v_activate(v, activation);
+            if (residual) v = v_add(v, full ? v_load(residual + j) : v_load_n(residual + j, n));
+            if (full)
+                v_store(y + j, v);
+            else
+                v_store_n(y + j, v, n);
+        }
+    }
+}
+
+static void finish_tile(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col)
+{
+    const size_t cols = min_size(LT_NR, a->n - col);
+    // clang-format off
+#define FINISH(activation)                                                                                                        \
+    case activation:                                                                                                              \
+        if (cols == LT_NR) finish(a, c, row, rows, col, LT_NR, activation, true);                                                 \
+        else finish(a, c, row, rows, col, cols, activation, false);                                                               \
+        break;
+    switch (a->activation) {
+    FINISH(LT_ACT_NONE)
+    FINISH(LT_ACT_GELU)
+    FINISH(LT_ACT_GELU_TANH)
+    FINISH(LT_ACT_RELU)
+    FINISH(LT_ACT_SILU)
+    FINISH(LT_ACT_TANH)
+    FINISH(LT_ACT_SIGMOID)
+    }
+#undef FINISH
+    // clang-format on
+}
+
+static void linear(const lt_linear *a)
+{
+    _Alignas(64) float c[LT_MR * LT_NR];
+    const size_t n_tiles = (a->m + LT_MR - 1) / LT_MR;
+    if (!n_tiles) return;
+    /* Rows are dealt evenly: 12 and 1 would make the second tile as slow as the first. */
+    const size_t least = a->m / n_tiles, more = a->m % n_tiles;
+    /* The tiles of a panel together fetch the next one: it lies right behind. */
+    const size_t panel_size = a->k * LT_NR, share = (panel_size + n_tiles - 1) / n_tiles;
+    const float *panel = a->panels;
+    for (size_t index = a->panel_begin; index < a->panel_end; index++, panel += panel_size) {
+        size_t row = 0;
+        for (size_t i = 0; i < n_tiles; i++) {
+            const size_t rows = least + (i < more);
+            const tile_args t = { .k = a->k,
+                                  .x = a->x + row * a->ldx,
+                                  .ldx = a->ldx,
+                                  .b = panel,
+                                  .c = c,
+                                  .ldc = LT_NR,
+                                  .prefetch = (uintptr_t)panel + (panel_size + i * share) * sizeof *panel };
+            tiles[rows](&t);
+            finish_tile(a, c, row, rows, index * LT_NR);
+            row += rows;
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+LT_VECTOR size_t round_up(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Panels of keys [d][nr] · panels of values [LT_KEYS][nr] · weights [mr][LT_KEYS] · sums of values [queries][width] · largest
+ * score and sum of weights a query. */
+static size_t attention_scratch(size_t head_dim)
+{
+    const size_t width = round_up(head_dim, LT_NR);
+    return LT_KEYS * head_dim + LT_KEYS * width + LT_MR * LT_KEYS + LT_QUERIES * width + 2 * round_up(LT_QUERIES, 16);
+}
+
+/* One row of a block: scores to weights 2^(factor (s - max)), in place, zero from `visible` to `n`. The largest score so far is
+ * *max, the sum of the weights so far *sum; returns what the sums of the earlier blocks are to be multiplied with: 1 while the
+ * largest stays. The order of the sum depends on the positions of the keys alone: lane by lane through the block, then lanes. */
+static float softmax_row(float *s, size_t visible, size_t n, float factor, float *max, float *sum)
+{
+    size_t j = 0;
+    vf m[2] = { v_set1(-INFINITY), v_set1(-INFINITY) };
+    for (; j + 2 * LT_VL <= visible; j += 2 * LT_VL) {
+        m[0] = v_max(m[0], v_load(s + j));
+        m[1] = v_max(m[1], v_load(s + j + LT_VL));
+    }
+    for (; j + LT_VL <= visible; j += LT_VL) m[0] = v_max(m[0], v_load(s + j));
+    if (j < visible) m[1] = v_max(m[1], v_keep_n(v_load_n(s + j, visible - j), visible - j, m[1]));
+    const float before = *max, largest = v_max_across(v_max(m[0], m[1])), now = largest > before ? largest : before;
+
+    const vf f = v_set1(factor), shift = v_set1(-(factor * now));
+    vf total = v_zero();
+    for (j = 0; j + LT_VL <= visible; j += LT_VL) {
+        vf e = v_exp2_weight(v_fma(v_load(s + j), f, shift));
+        v_store(s + j, e);
+        total = v_add(total, e);
+    }
+    if (j < visible) {
+        vf e = v_keep_n(v_exp2_weight(v_fma(v_load_n(s + j, visible - j), f, shift)), visible - j, v_zero());
+        v_store(s + j, e); /* the block's row is whole vectors long */
+        total = v_add(total, e);
+        j += LT_VL;
+    }
+    for (; j < n; j += LT_VL) v_store(s + j, v_zero());
+
+    float scale = 1;
+    if (now > before && before > -INFINITY) {
+        vf y = v_exp2_weight(v_set1(factor * before - factor * now));
+        scale = v_max_across(y);
+    }
+    *max = now;
+    *sum = *sum * scale + v_sum(total);
+    return scale;
+}
+
+static void attention(const lt_attention *a)
+{
+    const size_t d = a->head_dim, width = round_up(d, LT_NR);
+    float *keys = a->scratch, *values = keys + LT_KEYS * d, *s = values + LT_KEYS * width, *sums = s + LT_MR * LT_KEYS;
+    float *max = sums + LT_QUERIES * width, *sum = max + round_up(LT_QUERIES, 16);
+    const float factor = a->scale * 1.44269504f;
+    /* Keys that the last query sees. */
+    const size_t n_keys = a->causal ? min_size(a->n_keys, a->first_position + a->n_queries) : a->n_keys;
+    for (size_t i = 0; i < a->n_queries; i++) max[i] = -INFINITY, sum[i] = 0;
+
+    for (size_t begin = 0; begin < n_keys; begin += LT_KEYS) {
+        const size_t n = min_size(LT_KEYS, n_keys - begin);
+        for (size_t j = 0; j < n; j += LT_NR) {
+            pack_panel(a->k + (begin + j) * a->ldk, LT_F32, a->ldk, min_size(LT_NR, n - j), d, keys + j * d);
+        }
+        for (size_t c = 0; c < width; c += LT_NR) {
+            float *panel = values + c * LT_KEYS;
+            const size_t cols = min_size(LT_NR, d - c);
+            for (size_t j = 0; j < n; j++) {
+                const float *v = a->v + (begin + j) * a->ldv + c;
+#pragma GCC unroll 8
+                for (size_t i = 0; i < LT_NR; i += LT_VL) {
+                    vf x = i + LT_VL <= cols ? v_load(v + i) : i < cols ? v_load_n(v + i, cols - i) : v_zero();
+                    v_store(panel + j * LT_NR + i, x);
+                }
+            }
+        }
+        for (size_t row = 0; row < a->n_queries; row += LT_MR) {
+            const size_t rows = min_size(LT_MR, a->n_queries - row);
+            size_t seen = n; /* keys of this block that the tile's last query sees */
+            if (a->causal) {
+                if (a->first_position + row + rows <= begin) continue;
+                seen = min_size(n, a->first_position + row + rows - begin);
+            }
+            for (size_t j = 0; j < seen; j += LT_NR) {
+                const tile_args t = { .k = d,
+                                      .x = a->q + row * a->ldq,
+                                      .ldx = a->ldq,
+                                      .b = keys + j * d,
+                                      .c = s + j,
+                                      .ldc = LT_KEYS,
+                                      .prefetch = (uintptr_t)(keys + j * d) };
+                tiles[rows](&t);
+            }
+            for (size_t i = 0; i < rows; i++) {
+                size_t visible = seen;
+                if (a->causal) {
+                    const size_t end = a->first_position + row + i + 1; /* keys [0, end) */
+                    visible = end <= begin ? 0 : min_size(seen, end - begin);
+                }
+                const float scale = softmax_row(s + i * LT_KEYS, visible, seen, factor, max + row + i, sum + row + i);
+                if (scale != 1 && begin > 0) {
+                    float *o = sums + (row + i) * width;
+                    for (size_t j = 0; j < width; j += LT_VL) v_store(o + j, v_mul(v_load(o + j), v_set1(scale)));
+                }
+            }
+            for (size_t c = 0; c < width; c += LT_NR) {
+                const tile_args t = { .k = seen,
+                                      .x = s,
+                                      .ldx = LT_KEYS,
+                                      .b = values + c * LT_KEYS,
+                                      .c = sums + row * width + c,
+                                      .ldc = width,
+                                      .add = begin > 0,
+                                      .prefetch = (uintptr_t)(values + c * LT_KEYS) };
+                tiles[rows](&t);
+            }
+        }
+    }
+    for (size_t i = 0; i < a->n_queries; i++) {
+        const vf inverse = v_set1(1.0f / sum[i]);
+        const float *o = sums + i * width;
+        float *out = a->out + i * a->ldo;
+        size_t j = 0;
+        for (; j + LT_VL <= d; j += LT_VL) v_store(out + j, v_mul(v_load(o + j), inverse));
+        if (j < d) v_store_n(out + j, v_mul(v_load(o + j), inverse), d - j);
+    }
+}
+
+#define LT_KERNELS(name)                                                                                                         \
+    {                                                                                                                            \
+        .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES,                              \
+        .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear, .attention = attention,              \
+        .norm = norm, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,                  \
+        .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_flop = peak_flop,                  \
+        .peak_read = peak_read                                                                                                   \
+    }
+
+#endif

@@ -1,0 +1,69 @@
+/* Which instruction sets may run here: what the CPU has (cpuid) and what the operating system saves (xgetbv).
+ *
+ * The sets of one architecture are nested, so those available are always a tail of one constant list, best first. */
+#include "backend/cpu/sets.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static const lt_kernels *const all_sets[] = { &lt_kernels_avx512, &lt_kernels_avx2, &lt_kernels_scalar };
+
+/* Register state that the operating system saves (XCR0): bits 1 and 2 xmm and ymm; 5, 6 and 7 opmask and zmm. */
+static uint64_t saved_state(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+/* Index into all_sets of the best set that may run. */
+static size_t first_available(void)
+{
+    enum { AVX512 = 0, AVX2 = 1, SCALAR = 2 };
+    const uint32_t need_1c = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
+    const uint32_t need_7b = bit_AVX2 | bit_BMI2;
+    const uint32_t need_7b_512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need_1c) != need_1c) return SCALAR;
+    uint64_t state = saved_state();
+    if ((state & 0x06) != 0x06) return SCALAR;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & need_7b) != need_7b) return SCALAR;
+    if ((state & 0xe6) != 0xe6 || (b & need_7b_512) != need_7b_512) return AVX2;
+    return AVX512;
+}
+#elif defined(__aarch64__)
+/* Advanced SIMD belongs to every AArch64 system with a floating-point ABI. */
+static const lt_kernels *const all_sets[] = { &lt_kernels_neon, &lt_kernels_scalar };
+
+static size_t first_available(void)
+{
+    return 0;
+}
+#else
+static const lt_kernels *const all_sets[] = { &lt_kernels_scalar };
+
+static size_t first_available(void)
+{
+    return 0;
+}
+#endif
+
+const lt_kernels *const *lt_kernels_available(size_t *n)
+{
+    size_t first = first_available();
+    *n = sizeof all_sets / sizeof *all_sets - first;
+    return all_sets + first;
+}
+
+const lt_kernels *lt_kernels_find(const char *isa)
+{
+    size_t n;
+    const lt_kernels *const *sets = lt_kernels_available(&n);
+    if (!isa || !strcmp(isa, "auto")) return sets[0];
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(isa, sets[i]->isa)) return sets[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,161 @@
+/* Vector vocabulary for AVX-512 (F, BW, DQ, VL): 16 floats; tails by mask registers. See vec_scalar.h for what each word means.
+ */
+#ifndef LT_BACKEND_CPU_VEC_AVX512_H
+#define LT_BACKEND_CPU_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stddef.h>
+
+#define LT_VL 16
+#define LT_VECTOR static inline __attribute__((always_inline))
+
+typedef __m512 vf;
+
+LT_VECTOR __mmask16 v_mask(size_t n)
+{
+    return (__mmask16)((1u << n) - 1u);
+}
+
+LT_VECTOR vf v_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+LT_VECTOR vf v_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+LT_VECTOR vf v_load(const void *p)
+{
+    return _mm512_loadu_ps(p);
+}
+LT_VECTOR vf v_load_n(const void *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+LT_VECTOR void v_store(float *p, vf a)
+{
+    _mm512_storeu_ps(p, a);
+}
+LT_VECTOR void v_store_n(float *p, vf a, size_t n)
+{
+    _mm512_mask_storeu_ps(p, v_mask(n), a);
+}
+LT_VECTOR vf v_load_f16(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+LT_VECTOR vf v_load_f16_n(const void *p, size_t n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_mask(n), p));
+}
+LT_VECTOR vf v_load_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
+LT_VECTOR vf v_load_bf16_n(const void *p, size_t n)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_mask(n), p)), 16));
+}
+LT_VECTOR vf v_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+LT_VECTOR vf v_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+LT_VECTOR vf v_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+LT_VECTOR vf v_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+LT_VECTOR vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+LT_VECTOR vf v_fnma(vf a, vf b, vf c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+LT_VECTOR vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+LT_VECTOR vf v_max_nan(vf a, vf b)
+{
+    return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+LT_VECTOR vf v_abs(vf a)
+{
+    return _mm512_abs_ps(a);
+}
+LT_VECTOR vf v_round(vf a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+LT_VECTOR vf v_ldexp(vf a, vf n)
+{
+    return _mm512_scalef_ps(a, n);
+}
+LT_VECTOR vf v_select_gt(vf a, vf b, vf x, vf y)
+{
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), x);
+}
+LT_VECTOR vf v_keep_n(vf a, size_t n, vf rest)
+{
+    return _mm512_mask_mov_ps(rest, v_mask(n), a);
+}
+
+LT_VECTOR float v_sum(vf a)
+{
+    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+LT_VECTOR float v_max_across(vf a)
+{
+    __m256 y = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+
+/* Pairs, then quadruples inside 128-bit lanes, then lanes: 64 shuffles for 256 floats. */
+LT_VECTOR void v_transpose(vf r[LT_VL])
+{
+    vf t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 1]);
+        __m512d c = _mm512_castps_pd(t[4 * i + 2]), d = _mm512_castps_pd(t[4 * i + 3]);
+        r[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        r[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88);
+        t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
+        r[4 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0x88);
+        r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
+        r[12 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0xdd);
+    }
+}
+
+#endif

@@ -1,0 +1,157 @@
+/* Vector vocabulary of the portable set: vectors of one float, no fused multiply-add. Here every word is spelled out in C, so
+ * this file is also what the words mean:
+ *
+ *   LT_VL               floats in a vector
+ *   v_load, v_load_n    from memory of any alignment; _n: the first n < LT_VL floats, zeros after them
+ *   v_load_f16, _bf16   the same from 16-bit floats
+ *   v_store, v_store_n  never touch memory past the vector, or past n
+ *   v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
+ *   v_max               a > b ? a : b, so a NaN in b comes through; v_max_nan: NaN if either is
+ *   v_round             to the nearest integer, ties to even; |a| <= 2^22
+ *   v_ldexp             a · 2ⁿ, n an integer, |n| <= 126 and the result normal; NaN where n is
+ *   v_select_gt         a > b ? x : y; a NaN in a or b gives y
+ *   v_keep_n            the first n lanes of a, then those of rest
+ *   v_sum, v_max_across over the lanes, in a tree of fixed shape
+ *   v_transpose         LT_VL vectors as a square matrix
+ */
+#ifndef LT_BACKEND_CPU_VEC_SCALAR_H
+#define LT_BACKEND_CPU_VEC_SCALAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LT_VL 1
+#define LT_VECTOR static inline __attribute__((always_inline))
+
+typedef float vf;
+
+LT_VECTOR vf v_zero(void)
+{
+    return 0;
+}
+LT_VECTOR vf v_set1(float x)
+{
+    return x;
+}
+LT_VECTOR vf v_load(const void *p)
+{
+    float x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+LT_VECTOR vf v_load_n(const void *p, size_t n)
+{
+    return n ? v_load(p) : 0;
+}
+LT_VECTOR void v_store(float *p, vf a)
+{
+    *p = a;
+}
+LT_VECTOR void v_store_n(float *p, vf a, size_t n)
+{
+    if (n) *p = a;
+}
+LT_VECTOR float v_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+LT_VECTOR uint32_t v_to_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+/* Shifting exponent and mantissa into place leaves the exponent 112 too small: the multiplication mends that, for subnormal
+ * halves too. */
+LT_VECTOR vf v_load_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = (uint32_t)(h & 0x7fff) << 13;
+    if (magnitude >= 0x7c00u << 13) return v_from_bits(sign | 0x70000000u | magnitude | (h & 0x3ff ? 0x400000u : 0));
+    return v_from_bits(sign | v_to_bits(v_from_bits(magnitude) * 0x1p112f));
+}
+LT_VECTOR vf v_load_f16_n(const void *p, size_t n)
+{
+    return n ? v_load_f16(p) : 0;
+}
+LT_VECTOR vf v_load_bf16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return v_from_bits((uint32_t)h << 16);
+}
+LT_VECTOR vf v_load_bf16_n(const void *p, size_t n)
+{
+    return n ? v_load_bf16(p) : 0;
+}
+LT_VECTOR vf v_add(vf a, vf b)
+{
+    return a + b;
+}
+LT_VECTOR vf v_sub(vf a, vf b)
+{
+    return a - b;
+}
+LT_VECTOR vf v_mul(vf a, vf b)
+{
+    return a * b;
+}
+LT_VECTOR vf v_div(vf a, vf b)
+{
+    return a / b;
+}
+LT_VECTOR vf v_fma(vf a, vf b, vf c)
+{
+    return a * b + c;
+}
+LT_VECTOR vf v_fnma(vf a, vf b, vf c)
+{
+    return c - a * b;
+}
+LT_VECTOR vf v_max(vf a, vf b)
+{
+    return a > b ? a : b;
+}
+LT_VECTOR vf v_max_nan(vf a, vf b)
+{
+    return a > b || a != a ? a : b;
+}
+LT_VECTOR vf v_abs(vf a)
+{
+    return v_from_bits(v_to_bits(a) & 0x7fffffffu);
+}
+LT_VECTOR vf v_round(vf a)
+{
+    const float shift = 0x1.8p23f; /* pushes the fraction out; |a| <= 2^22 */
+    return a + shift - shift;
+}
+LT_VECTOR vf v_ldexp(vf a, vf n)
+{
+    return n == n ? a * v_from_bits((uint32_t)((int32_t)n + 127) << 23) : n;
+}
+LT_VECTOR vf v_select_gt(vf a, vf b, vf x, vf y)
+{
+    return a > b ? x : y;
+}
+LT_VECTOR vf v_keep_n(vf a, size_t n, vf rest)
+{
+    return n ? a : rest;
+}
+LT_VECTOR float v_sum(vf a)
+{
+    return a;
+}
+LT_VECTOR float v_max_across(vf a)
+{
+    return a;
+}
+LT_VECTOR void v_transpose(vf r[LT_VL])
+{
+    (void)r;
+}
+
+#endif

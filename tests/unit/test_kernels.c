@@ -1,0 +1,774 @@
+/* Every kernel of every instruction set that runs here: against double precision, and the others against the scalar set; odd
+ * sizes, unaligned pointers, strides wider than the rows, guards around every output, and the numerics contract bit for bit: a
+ * row's result never depends on how many rows, panels or queries were asked for together. */
+#include "backend/cpu/kernels.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- help ---- */
+
+static uint32_t seed = 1;
+
+static uint32_t random_bits(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return seed ^ seed >> 16;
+}
+
+static float uniform(void) /* [-1, 1) */
+{
+    return (float)(int32_t)random_bits() * 0x1p-31f;
+}
+
+static const float GUARD = -12345.678f;
+
+/* n floats, `offset` floats past a 64-byte boundary, guarded on both sides. */
+typedef struct buffer {
+    float *base, *at;
+    size_t n, offset;
+} buffer;
+
+static buffer buffer_new(size_t n, size_t offset)
+{
+    size_t all = (16 + offset + n + 16 + 15) / 16 * 16;
+    buffer b = { aligned_alloc(64, all * sizeof(float)), NULL, n, offset };
+    assert_non_null(b.base);
+    b.at = b.base + 16 + offset;
+    for (size_t i = 0; i < all; i++) b.base[i] = GUARD;
+    return b;
+}
+
+static buffer buffer_random(size_t n, size_t offset, float scale)
+{
+    buffer b = buffer_new(n, offset);
+    for (size_t i = 0; i < n; i++) b.at[i] = uniform() * scale;
+    return b;
+}
+
+static void buffer_check(buffer b)
+{
+    for (size_t i = 0; i < 16 + b.offset; i++) assert_memory_equal(b.base + i, &GUARD, sizeof GUARD);
+    for (size_t i = 0; i < 16; i++) assert_memory_equal(b.at + b.n + i, &GUARD, sizeof GUARD);
+}
+
+static void buffer_free(buffer b)
+{
+    free(b.base);
+}
+
+/* What lies between the end of a row and the next row is untouched. */
+static void check_gaps(buffer y, size_t ldy, size_t m, size_t n)
+{
+    for (size_t i = 0; i + 1 < m; i++) {
+        for (size_t j = n; j < ldy; j++) assert_memory_equal(y.at + i * ldy + j, &GUARD, sizeof GUARD);
+    }
+    buffer_check(y);
+}
+
+static void check_close(float got, double want, double tolerance, const char *isa, const char *what, size_t i)
+{
+    if (!(fabs((double)got - want) <= tolerance)) {
+        fail_msg("%s: %s [%zu] is %.9g, should be %.9g within %g", isa, what, i, (double)got, want, tolerance);
+    }
+}
+
+static void check_equal(const float *got, const float *want, size_t n, const char *isa, const char *what)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (memcmp(got + i, want + i, sizeof *got)) {
+            fail_msg("%s: %s: [%zu] is %.9g, was %.9g", isa, what, i, (double)got[i], (double)want[i]);
+        }
+    }
+}
+
+static void each_set(void (*test)(const lt_kernels *))
+{
+    size_t n;
+    const lt_kernels *const *sets = lt_kernels_available(&n);
+    for (size_t i = 0; i < n; i++) test(sets[i]);
+}
+
+static double activation_reference(double x, lt_activation activation)
+{
+    switch (activation) {
+    case LT_ACT_NONE: return x;
+    case LT_ACT_GELU: return x / 2 * erfc(-x / sqrt(2));
+    case LT_ACT_GELU_TANH: return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case LT_ACT_RELU: return x > 0 ? x : 0;
+    case LT_ACT_SILU: return x / (1 + exp(-x));
+    case LT_ACT_TANH: return tanh(x);
+    case LT_ACT_SIGMOID: return 1 / (1 + exp(-x));
+    }
+    return 0;
+}
+
+static double half_reference(uint16_t h)
+{
+    double magnitude = (h >> 10 & 31) == 0 ? ldexp(h & 0x3ff, -24) : ldexp(0x400 | (h & 0x3ff), (h >> 10 & 31) - 25);
+    return h & 0x8000 ? -magnitude : magnitude;
+}
+
+static float stored_reference(const unsigned char *p, lt_dtype dtype)
+{
+    float x;
+    uint16_t h;
+    uint32_t bits;
+    switch (dtype) {
+    case LT_F16: memcpy(&h, p, 2); return (float)half_reference(h);
+    case LT_BF16:
+        memcpy(&h, p, 2);
+        bits = (uint32_t)h << 16;
+        memcpy(&x, &bits, 4);
+        return x;
+    default: memcpy(&x, p, 4); return x;
+    }
+}
+
+static const lt_dtype DTYPES[] = { LT_F32, LT_F16, LT_BF16 };
+
+static size_t width_of(lt_dtype dtype)
+{
+    return dtype == LT_F32 ? 4 : 2;
+}
+
+/* n random finite numbers of moderate size as stored, at an odd address when `odd`. */
+static unsigned char *stored_random(size_t n, lt_dtype dtype, bool odd, unsigned char **base)
+{
+    *base = malloc(n * 4 + 1);
+    assert_non_null(*base);
+    unsigned char *p = *base + odd;
+    for (size_t i = 0; i < n; i++) {
+        float x = uniform();
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        uint16_t h =
+            dtype == LT_F16 ? (uint16_t)((random_bits() & 0x83ff) | (8 + random_bits() % 8) << 10) : (uint16_t)(bits >> 16);
+        if (dtype == LT_F32)
+            memcpy(p + 4 * i, &x, 4);
+        else
+            memcpy(p + 2 * i, &h, 2);
+    }
+    return p;
+}
+
+/* ---- choosing ---- */
+
+static void sets_are_found_by_name_and_scalar_is_last(void **state)
+{
+    (void)state;
+    size_t n;
+    const lt_kernels *const *sets = lt_kernels_available(&n);
+    assert_true(n >= 1);
+    assert_string_equal(sets[n - 1]->isa, "scalar");
+    for (size_t i = 0; i < n; i++) {
+        assert_ptr_equal(lt_kernels_find(sets[i]->isa), sets[i]);
+        assert_int_equal(sets[i]->tile_rows % sets[i]->mr, 0);
+    }
+    assert_ptr_equal(lt_kernels_find(NULL), sets[0]);
+    assert_ptr_equal(lt_kernels_find("auto"), sets[0]);
+    assert_null(lt_kernels_find("vax"));
+    assert_null(lt_kernels_find(""));
+}
+
+/* ---- packing ---- */
+
+static void check_pack(const lt_kernels *set)
+{
+    const size_t ks[] = { 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100 };
+    for (size_t type = 0; type < 3; type++) {
+        for (size_t ki = 0; ki < sizeof ks / sizeof *ks; ki++) {
+            const size_t k = ks[ki], ldw = k + ki % 3 * 5, size = width_of(DTYPES[type]);
+            for (size_t n = 1; n <= set->nr; n += n < 3 || n + 2 > set->nr ? 1 : 3) {
+                unsigned char *base, *w = stored_random(n * ldw, DTYPES[type], n % 2, &base);
+                buffer panel = buffer_new(k * set->nr, 0);
+                set->pack_panel(w, DTYPES[type], ldw, n, k, panel.at);
+                for (size_t kk = 0; kk < k; kk++) {
+                    for (size_t r = 0; r < set->nr; r++) {
+                        float want = r < n ? stored_reference(w + (r * ldw + kk) * size, DTYPES[type]) : 0;
+                        check_equal(panel.at + kk * set->nr + r, &want, 1, set->isa, "panel");
+                    }
+                }
+                buffer_check(panel);
+                buffer_free(panel);
+                free(base);
+            }
+        }
+    }
+}
+
+static void pack_panel_transposes_and_pads_with_zeros(void **state)
+{
+    (void)state;
+    each_set(check_pack);
+}
+
+/* ---- linear ---- */
+
+typedef struct linear_case {
+    size_t m, k, n;
+    lt_activation activation;
+    bool bias, residual, in_place;
+    size_t offset, gap;
+} linear_case;
+
+/* Packs w [n, k] and runs the case. */
+static void run_linear(const lt_kernels *set, const linear_case *c, const float *x, const float *w, const float *bias,
+                       const float *residual, float *y)
+{
+    const size_t panels = (c->n + set->nr - 1) / set->nr, ldx = c->k + c->gap, ldy = c->n + c->gap;
+    buffer packed = buffer_new(panels * set->nr * c->k, 0);
+    for (size_t p = 0; p < panels; p++) {
+        size_t rows = c->n - p * set->nr < set->nr ? c->n - p * set->nr : set->nr;
+        set->pack_panel(w + p * set->nr * c->k, LT_F32, c->k, rows, c->k, packed.at + p * set->nr * c->k);
+    }
+    lt_linear a = { .x = x,
+                    .ldx = ldx,
+                    .m = c->m,
+                    .k = c->k,
+                    .n = c->n,
+                    .panels = packed.at,
+                    .panel_begin = 0,
+                    .panel_end = panels,
+                    .bias = bias,
+                    .activation = c->activation,
+                    .residual = residual,
+                    .ldr = ldy,
+                    .y = y,
+                    .ldy = ldy };
+    set->linear(&a);
+    buffer_check(packed);
+    buffer_free(packed);
+}
+
+static void check_linear_case(const lt_kernels *set, const linear_case *c)
+{
+    const size_t ldx = c->k + c->gap, ldy = c->n + c->gap;
+    buffer x = buffer_random(c->m * ldx, c->offset, 1), w = buffer_random(c->n * c->k, 0, 1);
+    buffer bias = buffer_random(c->n, c->offset, 1), residual = buffer_random(c->m * ldy, c->offset, 1);
+    buffer y = buffer_new(c->m * ldy - c->gap, c->offset), y_scalar = buffer_new(c->m * ldy - c->gap, 0);
+    if (c->in_place) {
+        for (size_t i = 0; i < c->m; i++) memcpy(y.at + i * ldy, residual.at + i * ldy, c->n * sizeof(float));
+    }
+    run_linear(set, c, x.at, w.at, c->bias ? bias.at : NULL, c->in_place ? y.at : c->residual ? residual.at : NULL, y.at);
+    run_linear(lt_kernels_find("scalar"), c, x.at, w.at, c->bias ? bias.at : NULL, c->residual ? residual.at : NULL, y_scalar.at);
+    for (size_t i = 0; i < c->m; i++) {
+        for (size_t j = 0; j < c->n; j++) {
+            double sum = 0, size = 0;
+            for (size_t kk = 0; kk < c->k; kk++) {
+                double product = (double)x.at[i * ldx + kk] * (double)w.at[j * c->k + kk];
+                sum += product, size += fabs(product);
+            }
+            if (c->bias) sum += (double)bias.at[j];
+            double want = activation_reference(sum, c->activation) + (c->residual ? (double)residual.at[i * ldy + j] : 0);
+            double tolerance = 3e-7 * (2 + fabs(sum) + size);
+            check_close(y.at[i * ldy + j], want, tolerance, set->isa, "linear", i * c->n + j);
+            check_close(y.at[i * ldy + j], (double)y_scalar.at[i * ldy + j], 2 * tolerance, set->isa, "linear by scalar",
+                        i * c->n + j);
+        }
+    }
+    check_gaps(y, ldy, c->m, c->n);
+    buffer_free(x), buffer_free(w), buffer_free(bias), buffer_free(residual), buffer_free(y), buffer_free(y_scalar);
+}
+
+static void check_linear(const lt_kernels *set)
+{
+    const size_t ms[] = { 1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 50 }, ks[] = { 1, 3, 4, 7, 32, 65 },
+                 ns[] = { 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 70 };
+    size_t i = 0;
+    for (size_t mi = 0; mi < sizeof ms / sizeof *ms; mi++) {
+        for (size_t ni = 0; ni < sizeof ns / sizeof *ns; ni++, i++) {
+            linear_case c = { .m = ms[mi],
+                              .k = ks[i % 6],
+                              .n = ns[ni],
+                              .activation = (lt_activation)(i % 7),
+                              .bias = i % 2,
+                              .residual = i % 3 > 0,
+                              .in_place = i % 3 == 2,
+                              .offset = i % 5,
+                              .gap = i % 4 * 3 };
+            check_linear_case(set, &c);
+        }
+    }
+    for (size_t activation = 0; activation < 7; activation++) {
+        linear_case c = { .m = 14,
+                          .k = 40,
+                          .n = 67,
+                          .activation = (lt_activation)activation,
+                          .bias = true,
+                          .residual = true,
+                          .offset = 1,
+                          .gap = 1 };
+        check_linear_case(set, &c);
+    }
+}
+
+static void linear_multiplies_adds_bias_activates_and_adds_residual(void **state)
+{
+    (void)state;
+    each_set(check_linear);
+}
+
+static void check_linear_rows(const lt_kernels *set)
+{
+    const size_t k = 77, n = 3 * set->nr - 5, all = 50, panels = 3, ld = n + 3;
+    const size_t counts[] = { 1, 2, set->mr - 1, set->mr, set->mr + 1, 2 * set->mr + 1, 31 };
+    buffer x = buffer_random(all * k, 0, 1), w = buffer_random(n * k, 0, 1), bias = buffer_random(n, 0, 1);
+    buffer packed = buffer_new(panels * set->nr * k, 0), whole = buffer_new(all * ld, 0), part = buffer_new(all * ld, 0);
+    for (size_t p = 0; p < panels; p++) {
+        set->pack_panel(w.at + p * set->nr * k, LT_F32, k, p == 2 ? set->nr - 5 : set->nr, k, packed.at + p * set->nr * k);
+    }
+    lt_linear a = { .x = x.at,
+                    .ldx = k,
+                    .m = all,
+                    .k = k,
+                    .n = n,
+                    .panels = packed.at,
+                    .panel_end = panels,
+                    .bias = bias.at,
+                    .activation = LT_ACT_GELU,
+                    .y = whole.at,
+                    .ldy = ld };
+    set->linear(&a);
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        for (size_t first = 0; first + counts[c] <= all; first += counts[c] + 3) {
+            lt_linear b = a;
+            b.x = x.at + first * k, b.m = counts[c], b.y = part.at;
+            for (size_t p = 0; p < panels; p++) { /* each panel alone */
+                b.panels = packed.at + p * set->nr * k, b.panel_begin = p, b.panel_end = p + 1;
+                set->linear(&b);
+            }
+            for (size_t i = 0; i < counts[c]; i++) {
+                check_equal(part.at + i * ld, whole.at + (first + i) * ld, n, set->isa, "row of fewer rows");
+            }
+        }
+    }
+    check_gaps(part, ld, 32, n);
+    buffer_free(x), buffer_free(w), buffer_free(bias), buffer_free(packed), buffer_free(whole), buffer_free(part);
+}
+
+static void linear_rows_do_not_depend_on_rows_or_panels_together(void **state)
+{
+    (void)state;
+    each_set(check_linear_rows);
+}
+
+/* ---- attention ---- */
+
+typedef struct attention_case {
+    size_t n_queries, n_keys, head_dim, first_position;
+    bool causal;
+    size_t offset, gap;
+    float spread; /* of the scores */
+} attention_case;
+
+static void attention_reference(const lt_attention *a, double *out)
+{
+    double *p = malloc(a->n_keys * sizeof *p);
+    assert_non_null(p);
+    for (size_t i = 0; i < a->n_queries; i++) {
+        size_t n = a->n_keys;
+        if (a->causal && a->first_position + i + 1 < n) n = a->first_position + i + 1;
+        double max = -INFINITY, sum = 0;
+        for (size_t j = 0; j < n; j++) {
+            p[j] = 0;
+            for (size_t d = 0; d < a->head_dim; d++) p[j] += (double)a->q[i * a->ldq + d] * (double)a->k[j * a->ldk + d];
+            p[j] *= (double)a->scale;
+            if (p[j] > max) max = p[j];
+        }
+        for (size_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - max);
+        for (size_t d = 0; d < a->head_dim; d++) {
+            double o = 0;
+            for (size_t j = 0; j < n; j++) o += p[j] * (double)a->v[j * a->ldv + d];
+            out[i * a->head_dim + d] = o / sum;
+        }
+    }
+    free(p);
+}
+
+/* Tile by tile, as a caller does. */
+static void run_attention(const lt_kernels *set, const lt_attention *whole, size_t tile)
+{
+    buffer scratch = buffer_new(set->attention_scratch(whole->head_dim), 0);
+    for (size_t i = 0; i < whole->n_queries; i += tile) {
+        lt_attention a = *whole;
+        a.q += i * a.ldq, a.out += i * a.ldo, a.first_position += i, a.scratch = scratch.at;
+        a.n_queries = whole->n_queries - i < tile ? whole->n_queries - i : tile;
+        set->attention(&a);
+    }
+    buffer_check(scratch);
+    buffer_free(scratch);
+}
+
+static void check_attention_case(const lt_kernels *set, const attention_case *c)
+{
+    const size_t d = c->head_dim, ld = 3 * d + c->gap, ldo = d + c->gap;
+    const size_t rows = c->n_keys > c->n_queries ? c->n_keys : c->n_queries;
+    buffer qkv = buffer_random(rows * ld, c->offset, 1), out = buffer_new(c->n_queries * ldo - c->gap, c->offset);
+    buffer again = buffer_new(c->n_queries * ldo - c->gap, 0);
+    lt_attention a = { .q = qkv.at,
+                       .k = qkv.at + d,
+                       .v = qkv.at + 2 * d,
+                       .ldq = ld,
+                       .ldk = ld,
+                       .ldv = ld,
+                       .out = out.at,
+                       .ldo = ldo,
+                       .n_queries = c->n_queries,
+                       .n_keys = c->n_keys,
+                       .head_dim = d,
+                       .scale = c->spread / sqrtf((float)d),
+                       .causal = c->causal,
+                       .first_position = c->first_position };
+    run_attention(set, &a, set->query_tile);
+    double *want = malloc(c->n_queries * d * sizeof *want);
+    assert_non_null(want);
+    attention_reference(&a, want);
+    for (size_t i = 0; i < c->n_queries; i++) {
+        for (size_t j = 0; j < d; j++) {
+            check_close(out.at[i * ldo + j], want[i * d + j], 1e-6 + 1e-6 * (double)c->spread, set->isa, "attention", i * d + j);
+        }
+    }
+    check_gaps(out, ldo, c->n_queries, d);
+    a.out = again.at;
+    const size_t tiles[] = { 1, set->mr, set->mr + 1, 17 };
+    for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
+        run_attention(set, &a, tiles[t]);
+        for (size_t i = 0; i < c->n_queries; i++)
+            check_equal(again.at + i * ldo, out.at + i * ldo, d, set->isa, "query of another tile");
+    }
+    if (c->causal) { /* keys past the last query's position change nothing */
+        lt_attention shorter = a;
+        shorter.n_keys = c->first_position + (c->n_queries + 1) / 2, shorter.n_queries = (c->n_queries + 1) / 2;
+        run_attention(set, &shorter, set->query_tile);
+        for (size_t i = 0; i < shorter.n_queries; i++)
+            check_equal(again.at + i * ldo, out.at + i * ldo, d, set->isa, "shorter sequence");
+    }
+    free(want);
+    buffer_free(qkv), buffer_free(out), buffer_free(again);
+}
+
+static void check_attention(const lt_kernels *set)
+{
+    const size_t lengths[] = { 1, 2, 5, 8, 13, 31, 32, 33, 64, 127, 128, 129, 200, 300 };
+    const size_t dims[] = { 32, 1, 8, 10, 12, 64, 80, 33, 128, 256, 7 };
+    size_t i = 0;
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        for (size_t causal = 0; causal < 2; causal++, i++) {
+            attention_case c = { .n_queries = lengths[l],
+                                 .n_keys = lengths[l],
+                                 .head_dim = dims[i % 11],
+                                 .causal = causal,
+                                 .offset = i % 4,
+                                 .gap = i % 3 * 7,
+                                 .spread = i % 5 == 4 ? 60.0f : 3.0f };
+            check_attention_case(set, &c);
+        }
+    }
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
+        attention_case c = {
+            .n_queries = 14, .n_keys = 150, .head_dim = dims[d], .first_position = 136, .causal = true, .spread = 2
+        };
+        check_attention_case(set, &c);
+        c.causal = false;
+        check_attention_case(set, &c);
+    }
+}
+
+static void attention_is_softmax_of_scores_times_values_whatever_the_tile(void **state)
+{
+    (void)state;
+    each_set(check_attention);
+}
+
+/* A NaN among the keys reaches the output, so that the check of the results finds it; under a causal mask only from there on. */
+static void check_attention_nan(const lt_kernels *set)
+{
+    enum { T = 40, D = 16 };
+    buffer qkv = buffer_random(T * 3 * D, 0, 1), out = buffer_new(T * D, 0);
+    qkv.at[20 * 3 * D + D + 3] = NAN;
+    lt_attention a = { .q = qkv.at,
+                       .k = qkv.at + D,
+                       .v = qkv.at + 2 * D,
+                       .ldq = 3 * D,
+                       .ldk = 3 * D,
+                       .ldv = 3 * D,
+                       .out = out.at,
+                       .ldo = D,
+                       .n_queries = T,
+                       .n_keys = T,
+                       .head_dim = D,
+                       .scale = 0.25f,
+                       .causal = true };
+    run_attention(set, &a, set->query_tile);
+    for (size_t i = 0; i < T; i++) assert_int_equal(set->all_finite(out.at + i * D, D), i < 20);
+    buffer_free(qkv), buffer_free(out);
+}
+
+static void attention_carries_nan_only_to_queries_that_see_it(void **state)
+{
+    (void)state;
+    each_set(check_attention_nan);
+}
+
+/* ---- norm ---- */
+
+static void check_norm_case(const lt_kernels *set, size_t m, size_t n, bool rms, bool residual, bool sum, int alias,
+                            size_t offset)
+{
+    const size_t ld = n + offset;
+    buffer x = buffer_random(m * ld, offset, 2), r = buffer_random(m * ld, 0, 2), gain = buffer_random(n, offset, 1);
+    buffer bias = buffer_random(n, 0, 1), y = buffer_new(m * ld - offset, offset), s = buffer_new(m * ld - offset, 0);
+    const float eps = 1e-5f;
+    double *want = malloc(m * n * sizeof *want), *want_sum = malloc(m * n * sizeof *want);
+    assert_true(want && want_sum);
+    for (size_t i = 0; i < m; i++) {
+        double mean = 0, square = 0;
+        for (size_t j = 0; j < n; j++) {
+            want_sum[i * n + j] = (double)x.at[i * ld + j] + (residual ? (double)r.at[i * ld + j] : 0);
+            mean += want_sum[i * n + j] / (double)n;
+        }
+        if (rms) mean = 0;
+        for (size_t j = 0; j < n; j++) square += pow(want_sum[i * n + j] - mean, 2) / (double)n;
+        for (size_t j = 0; j < n; j++) {
+            want[i * n + j] =
+                (want_sum[i * n + j] - mean) / sqrt(square + (double)eps) * (double)gain.at[j] + (rms ? 0 : (double)bias.at[j]);
+        }
+    }
+    float *out = alias == 1 ? x.at : alias == 2 ? r.at : y.at;
+    lt_norm a = { .x = x.at,
+                  .residual = residual ? r.at : NULL,
+                  .ldx = ld,
+                  .ldr = ld,
+                  .m = m,
+                  .n = n,
+                  .gain = gain.at,
+                  .bias = rms ? NULL : bias.at,
+                  .eps = eps,
+                  .y = out,
+                  .sum = sum ? s.at : NULL,
+                  .ldy = ld,
+                  .lds = ld };
+    set->norm(&a);
+    for (size_t i = 0; i < m; i++) {
+        for (size_t j = 0; j < n; j++) {
+            /* Two values that differ by d are 1 / sqrt(d² / 4 + eps) apart: rounding of x weighs at most 1 / sqrt(eps). */
+            check_close(out[i * ld + j], want[i * n + j], n < 4 ? 2e-4 : 3e-6, set->isa, "norm", i * n + j);
+            if (sum) check_close(s.at[i * ld + j], want_sum[i * n + j], 5e-7, set->isa, "norm's sum", i * n + j);
+        }
+    }
+    if (alias == 0) check_gaps(y, ld, m, n);
+    if (sum) check_gaps(s, ld, m, n);
+    buffer_check(x), buffer_check(r);
+    free(want), free(want_sum);
+    buffer_free(x), buffer_free(r), buffer_free(gain), buffer_free(bias), buffer_free(y), buffer_free(s);
+}
+
+static void check_norm(const lt_kernels *set)
+{
+    const size_t ns[] = { 1, 2, 7, 16, 17, 63, 64, 65, 100, 384, 1000 };
+    size_t i = 0;
+    for (size_t n = 0; n < sizeof ns / sizeof *ns; n++) {
+        for (size_t variant = 0; variant < 12; variant++, i++) {
+            bool residual = variant & 2;
+            check_norm_case(set, 1 + i % 4, ns[n], variant & 1, residual, variant & 4, residual ? (int)(i % 3) : (int)(i % 2),
+                            i % 5);
+        }
+    }
+}
+
+static void norm_is_layer_norm_with_bias_and_rms_norm_without(void **state)
+{
+    (void)state;
+    each_set(check_norm);
+}
+
+/* ---- elementwise ---- */
+
+static void check_activate(const lt_kernels *set)
+{
+    enum { N = 4001 };
+    static const float special[] = { 0.0f, -0.0f, 1e-30f, -1e-30f, 5.39f, 5.41f, -5.39f, -5.41f,
+                                     88,   -88,   100,    -100,    1e4f,  -1e4f, 0.624f, 0.626f };
+    for (size_t activation = 0; activation < 7; activation++) {
+        buffer x = buffer_new(N, 1), single = buffer_new(1, 3);
+        for (size_t i = 0; i < N; i++) x.at[i] = i < 16 ? special[i] : ((float)i - 2000) * 0.005f + uniform() * 0.005f;
+        buffer y = buffer_new(N, 1);
+        memcpy(y.at, x.at, N * sizeof(float));
+        set->activate(y.at, N, (lt_activation)activation);
+        for (size_t i = 0; i < N; i++) {
+            double at = (double)x.at[i], want = activation_reference(at, (lt_activation)activation);
+            check_close(y.at[i], want, 3e-7 * fmin(fabs(at) + 1e-3, 1) + 2.5e-7 * (activation == LT_ACT_SIGMOID ? 1 : fabs(at)),
+                        set->isa, "activate", i + 10000 * activation);
+            if (i % 17 == 0) { /* alone, in a tail */
+                single.at[0] = x.at[i];
+                set->activate(single.at, 1, (lt_activation)activation);
+                check_equal(single.at, y.at + i, 1, set->isa, "activate alone");
+            }
+        }
+        single.at[0] = NAN;
+        set->activate(single.at, 1, (lt_activation)activation);
+        assert_true(isnan(single.at[0]));
+        buffer_check(y), buffer_check(single);
+        buffer_free(x), buffer_free(y), buffer_free(single);
+    }
+}
+
+static void activations_follow_their_formulas_and_keep_nan(void **state)
+{
+    (void)state;
+    each_set(check_activate);
+}
+
+static void check_convert(const lt_kernels *set)
+{
+    /* Every half and every bfloat16 there is. */
+    uint16_t *all = malloc(65536 * sizeof *all);
+    assert_non_null(all);
+    for (size_t i = 0; i < 65536; i++) all[i] = (uint16_t)i;
+    for (size_t type = 1; type < 3; type++) {
+        buffer y = buffer_new(65536, 0);
+        set->convert(y.at, all, DTYPES[type], 65536);
+        for (size_t i = 0; i < 65536; i++) {
+            bool special = type == 1 ? (i & 0x7c00) == 0x7c00 : (i & 0x7f80) == 0x7f80;
+            bool nan = special && (i & (type == 1 ? 0x3ff : 0x7f)) != 0;
+            if (nan) {
+                assert_true(isnan(y.at[i]));
+            } else {
+                float want = special ? (i & 0x8000 ? -INFINITY : INFINITY)
+                                     : stored_reference((const unsigned char *)(all + i), DTYPES[type]);
+                check_equal(y.at + i, &want, 1, set->isa, "convert");
+            }
+        }
+        buffer_check(y);
+        buffer_free(y);
+    }
+    free(all);
+    for (size_t type = 0; type < 3; type++) {
+        for (size_t n = 0; n < 70; n++) {
+            unsigned char *base, *src = stored_random(n, DTYPES[type], n % 2, &base);
+            buffer y = buffer_new(n, n % 5), sum = buffer_random(n, n % 3, 1), before = buffer_new(n, 0);
+            memcpy(before.at, sum.at, n * sizeof(float));
+            set->convert(y.at, src, DTYPES[type], n);
+            set->accumulate(sum.at, src, DTYPES[type], n);
+            for (size_t i = 0; i < n; i++) {
+                float x = stored_reference(src + i * width_of(DTYPES[type]), DTYPES[type]), added = before.at[i] + x;
+                check_equal(y.at + i, &x, 1, set->isa, "convert");
+                check_equal(sum.at + i, &added, 1, set->isa, "accumulate");
+            }
+            buffer_check(y), buffer_check(sum);
+            buffer_free(y), buffer_free(sum), buffer_free(before);
+            free(base);
+        }
+    }
+}
+
+static void convert_and_accumulate_read_every_stored_float_exactly(void **state)
+{
+    (void)state;
+    each_set(check_convert);
+}
+
+/* ---- pooling ---- */
+
+static void check_pool(const lt_kernels *set)
+{
+    for (size_t n = 1; n < 150; n += n < 36 ? 1 : 19) {
+        for (size_t m = 1; m < 20; m += 6) {
+            const size_t ld = n + n % 3;
+            buffer x = buffer_random(m * ld, n % 4, 1), y[3] = { buffer_new(n, 1), buffer_new(n, 2), buffer_new(n, 3) };
+            set->pool_sum(x.at, ld, m, n, 0.25f, y[0].at);
+            set->pool_weighted(x.at, ld, m, n, 3, 0.5f, y[1].at);
+            set->pool_max(x.at, ld, m, n, y[2].at);
+            for (size_t j = 0; j < n; j++) {
+                double sum = 0, weighted = 0, max = -INFINITY;
+                for (size_t i = 0; i < m; i++) {
+                    double v = (double)x.at[i * ld + j];
+                    sum += v, weighted += (double)(3 + i + 1) * v, max = fmax(max, v);
+                }
+                check_close(y[0].at[j], sum / 4, 1e-6, set->isa, "pool_sum", j);
+                check_close(y[1].at[j], weighted / 2, 2e-5, set->isa, "pool_weighted", j);
+                check_close(y[2].at[j], max, 0, set->isa, "pool_max", j);
+            }
+            for (size_t i = 0; i < 3; i++) buffer_check(y[i]);
+            x.at[m / 2 * ld + n - 1] = NAN;
+            set->pool_max(x.at, ld, m, n, y[2].at);
+            assert_true(isnan(y[2].at[n - 1]));
+            assert_true(n == 1 || set->all_finite(y[2].at, n - 1));
+            for (size_t i = 0; i < 3; i++) buffer_free(y[i]);
+            buffer_free(x);
+        }
+    }
+}
+
+static void pools_go_down_the_columns_and_max_keeps_nan(void **state)
+{
+    (void)state;
+    each_set(check_pool);
+}
+
+static void check_finite(const lt_kernels *set)
+{
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    for (size_t n = 1; n < 140; n += 1 + n / 8) {
+        buffer x = buffer_random(n, n % 4, 3e38f);
+        assert_true(set->all_finite(x.at, n));
+        for (size_t i = 0; i < n; i++) {
+            float keep = x.at[i];
+            x.at[i] = bad[i % 3];
+            assert_false(set->all_finite(x.at, n));
+            x.at[i] = keep;
+        }
+        x.at[n] = NAN; /* just behind: not read */
+        assert_true(set->all_finite(x.at, n));
+        buffer_free(x);
+    }
+    assert_true(set->all_finite(NULL, 0));
+}
+
+static void all_finite_finds_one_nan_or_infinity_anywhere(void **state)
+{
+    (void)state;
+    each_set(check_finite);
+}
+
+static void check_peak(const lt_kernels *set)
+{
+    assert_true(set->peak_flop(1000) >= 2000);
+    buffer x = buffer_new(1003, 1);
+    for (size_t i = 0; i < 1003; i++) x.at[i] = (float)i;
+    assert_true(set->peak_read(x.at, 1003) == 1002 * 1003 / 2);
+    buffer_free(x);
+}
+
+static void peaks_count_their_work(void **state)
+{
+    (void)state;
+    each_set(check_peak);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sets_are_found_by_name_and_scalar_is_last),
+        cmocka_unit_test(pack_panel_transposes_and_pads_with_zeros),
+        cmocka_unit_test(linear_multiplies_adds_bias_activates_and_adds_residual),
+        cmocka_unit_test(linear_rows_do_not_depend_on_rows_or_panels_together),
+        cmocka_unit_test(attention_is_softmax_of_scores_times_values_whatever_the_tile),
+        cmocka_unit_test(attention_carries_nan_only_to_queries_that_see_it),
+        cmocka_unit_test(norm_is_layer_norm_with_bias_and_rms_norm_without),
+        cmocka_unit_test(activations_follow_their_formulas_and_keep_nan),
+        cmocka_unit_test(convert_and_accumulate_read_every_stored_float_exactly),
+        cmocka_unit_test(pools_go_down_the_columns_and_max_keeps_nan),
+        cmocka_unit_test(all_finite_finds_one_nan_or_infinity_anywhere),
+        cmocka_unit_test(peaks_count_their_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
