@@ -57,7 +57,9 @@ static lattice_status read_header(lt_checkpoint *checkpoint, shard *s, lattice_e
     uint8_t first8[8];
     uint8_t *header = NULL;
     size_t length = 0;
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    int fd; /* opening a named pipe must not wait for a writer: it is refused below */
+    do fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return lt_fail(err, errno == ENOENT ? LATTICE_ERR_NOT_FOUND : LATTICE_ERR_IO, "%s: %s", s->path, strerror(errno));
     if (fstat(fd, &s->seen) != 0) {
