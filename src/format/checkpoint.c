@@ -19,9 +19,9 @@ static const char index_name[] = "model.safetensors.index.json";
 typedef struct shard {
     const char *name, *path;
     lt_safetensors header;
-    struct stat seen;                /* the file whose header was read */
-    lt_file file;                    /* valid when data is not NULL */
-    _Atomic(const uint8_t *) data;   /* published after `file` is whole */
+    struct stat seen;              /* the file whose header was read */
+    lt_file file;                  /* valid when data is not NULL */
+    _Atomic(const uint8_t *) data; /* published after `file` is whole */
 } shard;
 
 struct lt_checkpoint {
@@ -60,8 +60,7 @@ static lattice_status read_header(lt_checkpoint *checkpoint, shard *s, lattice_e
     int fd; /* opening a named pipe must not wait for a writer: it is refused below */
     do fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (fd < 0 && errno == EINTR);
-    if (fd < 0)
-        return lt_fail(err, errno == ENOENT ? LATTICE_ERR_NOT_FOUND : LATTICE_ERR_IO, "%s: %s", s->path, strerror(errno));
+    if (fd < 0) return lt_fail(err, errno == ENOENT ? LATTICE_ERR_NOT_FOUND : LATTICE_ERR_IO, "%s: %s", s->path, strerror(errno));
     if (fstat(fd, &s->seen) != 0) {
         status = lt_fail(err, LATTICE_ERR_IO, "%s: %s", s->path, strerror(errno));
         goto done;
@@ -143,7 +142,8 @@ static lattice_status open_indexed(lt_checkpoint *checkpoint, const char *path, 
     for (size_t i = 0; i < index->n_files; i++) {
         LT_TRY(set_shard(checkpoint, i, index->files[i], buf, err));
         if (!lt_path_exists(checkpoint->shards[i].path))
-            return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: no such file, but %s names it", checkpoint->shards[i].path, index_name);
+            return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: no such file, but %s names it", checkpoint->shards[i].path,
+                           index_name);
     }
     for (size_t i = 0; i < index->n_files; i++) LT_TRY(read_header(checkpoint, &checkpoint->shards[i], err));
     LT_TRY(new_catalogue(checkpoint, index->n, err));
@@ -208,8 +208,10 @@ done:
     if (file.data) lt_file_close(&file);
     lt_buf_free(&path);
     lt_buf_free(&shard_path);
-    if (status == LATTICE_OK) *out = checkpoint;
-    else lt_checkpoint_close(checkpoint);
+    if (status == LATTICE_OK)
+        *out = checkpoint;
+    else
+        lt_checkpoint_close(checkpoint);
     return status;
 }
 
@@ -246,8 +248,10 @@ const lt_tensor *lt_checkpoint_find(const lt_checkpoint *checkpoint, lt_str name
         size_t middle = low + (high - low) / 2;
         int order = lt_name_compare(checkpoint->tensors[middle]->name, name);
         if (order == 0) return checkpoint->tensors[middle];
-        if (order < 0) low = middle + 1;
-        else high = middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return NULL;
 }

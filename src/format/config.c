@@ -1,9 +1,9 @@
 /* config.json of every family.
  *
  * The file is walked twice. The first walk finds model_type and architectures, so that a foreign model is refused by name before
- * anything of it is misread. The second reads every known field into `fields` (a null counts as absent, as Hugging Face writes it);
- * then the family takes what it needs, and checks it, from there. A dimension has an upper limit, chosen so that the product of
- * any three that are ever multiplied fits in 64 bits. */
+ * anything of it is misread. The second reads every known field into `fields` (a null counts as absent, as Hugging Face writes
+ * it); then the family takes what it needs, and checks it, from there. A dimension has an upper limit, chosen so that the product
+ * of any three that are ever multiplied fits in 64 bits. */
 #include "format/config.h"
 
 #include "base/file.h"
@@ -97,8 +97,8 @@ static lattice_status check_identity(reader *r, const char *model_type, const ch
         used = lt_list_name(supported, sizeof supported, used, a->name);
     }
     return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED,
-                   "%s: architecture '%.100s' of model_type '%s' is not supported (supported: %s)", r->json.name, found, model_type,
-                   supported);
+                   "%s: architecture '%.100s' of model_type '%s' is not supported (supported: %s)", r->json.name, found,
+                   model_type, supported);
 }
 
 static lattice_status read_identity(reader *r)
@@ -115,8 +115,10 @@ static lattice_status read_identity(reader *r)
             for (bool another;;) {
                 LT_TRY(lt_json_next_element(&r->json, &another));
                 if (!another) break;
-                if (found) LT_TRY(lt_json_skip(&r->json));
-                else LT_TRY(lt_reader_text(r, &found));
+                if (found)
+                    LT_TRY(lt_json_skip(&r->json));
+                else
+                    LT_TRY(lt_reader_text(r, &found));
             }
         } else {
             LT_TRY(lt_json_skip(&r->json));
@@ -190,14 +192,15 @@ static lattice_status take_labels(reader *r, const fields *f)
     /* transformers writes no id2label for its default of two labels. */
     config->n_labels = f->has_labels ? f->n_labels : f->has_size[SIZE_num_labels] ? f->size[SIZE_num_labels] : 2;
     if (config->n_labels == 0)
-        return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: %s", r->json.name, f->has_labels ? "id2label is empty" : "num_labels is 0");
+        return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: %s", r->json.name,
+                       f->has_labels ? "id2label is empty" : "num_labels is 0");
     config->labels = lt_arena_array(&config->arena, config->n_labels, sizeof *config->labels);
     if (!config->labels) return lt_no_memory(r->err, config->n_labels * sizeof *config->labels, "labels");
     for (size_t i = 0; i < f->n_labels; i++) {
         const label *l = &f->labels[i];
         if (l->id >= config->n_labels || config->labels[l->id])
-            return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: id2label has %zu labels, but they are not numbered 0 to %zu", r->json.name,
-                           config->n_labels, config->n_labels - 1);
+            return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: id2label has %zu labels, but they are not numbered 0 to %zu",
+                           r->json.name, config->n_labels, config->n_labels - 1);
         config->labels[l->id] = l->name;
     }
     for (size_t i = f->has_labels ? config->n_labels : 0; i < config->n_labels; i++) {
@@ -218,7 +221,8 @@ static lattice_status take_bert(reader *r, const fields *f)
                        f->flag[FLAG_is_decoder] == FLAG_TRUE ? "is_decoder" : "add_cross_attention");
     if (f->position_embedding_type && strcmp(f->position_embedding_type, "absolute") != 0)
         return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED,
-                       "%s: position_embedding_type '%.100s' is not supported (supported: absolute)", name, f->position_embedding_type);
+                       "%s: position_embedding_type '%.100s' is not supported (supported: absolute)", name,
+                       f->position_embedding_type);
     LT_TRY(take_eps(r, f, NUMBER_layer_norm_eps));
     LT_TRY(take(r, f, SIZE_type_vocab_size, &config->type_vocab_size));
     LT_TRY(must_divide(r, config->hidden_size, "hidden_size", config->n_heads, "num_attention_heads"));
@@ -249,10 +253,13 @@ static lattice_status take_rope(reader *r, const fields *f)
     if (!(config->rope_theta >= 1 && config->rope_theta < 1e30))
         return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: rope_theta is %g, expected at least 1", name, config->rope_theta);
     double factor = 1;
-    if (f->has_number[NUMBER_partial_rotary_factor]) factor = f->number[NUMBER_partial_rotary_factor];
-    else if (config->model_type == LT_MODEL_QWEN3_5) return missing(r, "partial_rotary_factor");
+    if (f->has_number[NUMBER_partial_rotary_factor])
+        factor = f->number[NUMBER_partial_rotary_factor];
+    else if (config->model_type == LT_MODEL_QWEN3_5)
+        return missing(r, "partial_rotary_factor");
     if (!(factor > 0 && factor <= 1))
-        return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: partial_rotary_factor is %g, expected more than 0 and at most 1", name, factor);
+        return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: partial_rotary_factor is %g, expected more than 0 and at most 1", name,
+                       factor);
     config->rotary_dim = (size_t)((double)config->head_dim * factor);
     if (config->rotary_dim == 0 || config->rotary_dim % 2 != 0)
         return lt_fail(r->err, LATTICE_ERR_FORMAT,
@@ -267,8 +274,8 @@ static lattice_status take_layer_types(reader *r, const fields *f)
     size_t interval = 1;
     if (f->has_layer_types) {
         if (f->n_layer_types != config->n_layers)
-            return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: layer_types has %zu entries, but num_hidden_layers is %zu", r->json.name,
-                           f->n_layer_types, config->n_layers);
+            return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: layer_types has %zu entries, but num_hidden_layers is %zu",
+                           r->json.name, f->n_layer_types, config->n_layers);
     } else if (config->model_type == LT_MODEL_QWEN3_5) {
         if (!f->has_size[SIZE_full_attention_interval]) return missing(r, "layer_types (or full_attention_interval)");
         LT_TRY(take(r, f, SIZE_full_attention_interval, &interval));
@@ -278,8 +285,9 @@ static lattice_status take_layer_types(reader *r, const fields *f)
     for (size_t i = 0; i < config->n_layers; i++) {
         bool linear = f->has_layer_types ? f->layer_types[i] == LT_LAYER_LINEAR_ATTENTION : (i + 1) % interval != 0;
         if (linear && config->model_type != LT_MODEL_QWEN3_5)
-            return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED, "%s: layer_types: 'linear_attention' is not supported in model_type '%s'",
-                           r->json.name, config->model_type_name);
+            return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED,
+                           "%s: layer_types: 'linear_attention' is not supported in model_type '%s'", r->json.name,
+                           config->model_type_name);
         config->layer_types[i] = linear ? LT_LAYER_LINEAR_ATTENTION : LT_LAYER_FULL_ATTENTION;
     }
     return LATTICE_OK;
@@ -292,10 +300,11 @@ static lattice_status take_qwen(reader *r, const fields *f)
     config->n_kv_heads = config->n_heads;
     if (f->has_size[SIZE_num_key_value_heads]) LT_TRY(take(r, f, SIZE_num_key_value_heads, &config->n_kv_heads));
     if (config->n_heads % config->n_kv_heads != 0) /* INV-3 */
-        return lt_fail(r->err, LATTICE_ERR_FORMAT,
-                       "%s: num_attention_heads %zu is not divisible by num_key_value_heads %zu: query heads share key/value heads "
-                       "in equal groups",
-                       r->json.name, config->n_heads, config->n_kv_heads);
+        return lt_fail(
+            r->err, LATTICE_ERR_FORMAT,
+            "%s: num_attention_heads %zu is not divisible by num_key_value_heads %zu: query heads share key/value heads "
+            "in equal groups",
+            r->json.name, config->n_heads, config->n_kv_heads);
     if (f->has_size[SIZE_head_dim]) {
         LT_TRY(take(r, f, SIZE_head_dim, &config->head_dim));
     } else {
@@ -359,8 +368,8 @@ done:
     return status;
 }
 
-typedef lattice_status (*parse_fn)(const lattice_allocator *mem, const char *name, const void *text, size_t size, lt_config *config,
-                                   lattice_error *err);
+typedef lattice_status (*parse_fn)(const lattice_allocator *mem, const char *name, const void *text, size_t size,
+                                   lt_config *config, lattice_error *err);
 
 static lattice_status read_file(const lattice_allocator *mem, const char *folder, const char *name, bool optional, parse_fn parse,
                                 lt_config *config, lattice_error *err)

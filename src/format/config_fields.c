@@ -1,7 +1,7 @@
 /* Reading the fields of the configuration files, and the two small files beside config.json.
  *
- * Fields are listed once, in config_internal.h; a null is an absent field. Errors name the field: JSON's own ("expected a number")
- * are collected in the reader and completed by lt_reader_fault. */
+ * Fields are listed once, in config_internal.h; a null is an absent field. Errors name the field: JSON's own ("expected a
+ * number") are collected in the reader and completed by lt_reader_fault. */
 #include <stdio.h>
 
 #include "format/config_internal.h"
@@ -112,11 +112,16 @@ static lattice_status read_rope(reader *r, fields *f)
         lattice_status status = LATTICE_OK;
         LT_TRY(lt_reader_next(r, &more));
         if (!more) return LATTICE_OK;
-        if (is_null(r, &status)) LT_TRY(status);
-        else if (lt_reader_is(r, "rope_theta")) LT_TRY(read_number(r, f, NUMBER_rope_theta, true));
-        else if (lt_reader_is(r, "partial_rotary_factor")) LT_TRY(read_number(r, f, NUMBER_partial_rotary_factor, true));
-        else if (lt_reader_is(r, "rope_type") || lt_reader_is(r, "type")) LT_TRY(lt_reader_text(r, &f->rope_type));
-        else LT_TRY(lt_json_skip(&r->json));
+        if (is_null(r, &status))
+            LT_TRY(status);
+        else if (lt_reader_is(r, "rope_theta"))
+            LT_TRY(read_number(r, f, NUMBER_rope_theta, true));
+        else if (lt_reader_is(r, "partial_rotary_factor"))
+            LT_TRY(read_number(r, f, NUMBER_partial_rotary_factor, true));
+        else if (lt_reader_is(r, "rope_type") || lt_reader_is(r, "type"))
+            LT_TRY(lt_reader_text(r, &f->rope_type));
+        else
+            LT_TRY(lt_json_skip(&r->json));
     }
 }
 
@@ -209,8 +214,10 @@ lattice_status lt_reader_fields(reader *r, fields *f, fields *text)
         lattice_status status = LATTICE_OK;
         LT_TRY(lt_reader_next(r, &more));
         if (!more) return LATTICE_OK;
-        if (is_null(r, &status)) LT_TRY(status);
-        else LT_TRY(read_field(r, f, text));
+        if (is_null(r, &status))
+            LT_TRY(status);
+        else
+            LT_TRY(read_field(r, f, text));
     }
 }
 
@@ -268,15 +275,24 @@ static lattice_status read_generation(reader *r, eos_list *eos)
         lattice_status status = LATTICE_OK;
         LT_TRY(lt_reader_next(r, &more));
         if (!more) break;
-        if (is_null(r, &status)) LT_TRY(status);
-        else if (lt_reader_is(r, "eos_token_id")) LT_TRY(lt_reader_eos(r, eos));
-        else if (lt_reader_is(r, "do_sample")) LT_TRY(lt_json_bool(&r->json, &config->generation.do_sample));
-        else if (lt_reader_is(r, "temperature")) LT_TRY(read_float(r, 0, 1e6, &config->generation.temperature));
-        else if (lt_reader_is(r, "top_p")) LT_TRY(read_float(r, 0, 1, &config->generation.top_p));
-        else if (lt_reader_is(r, "min_p")) LT_TRY(read_float(r, 0, 1, &config->generation.min_p));
-        else if (lt_reader_is(r, "repetition_penalty")) LT_TRY(read_float(r, 1e-3, 1e3, &config->generation.repetition_penalty));
-        else if (lt_reader_is(r, "top_k")) LT_TRY(lt_json_size(&r->json, &config->generation.top_k));
-        else LT_TRY(lt_json_skip(&r->json));
+        if (is_null(r, &status))
+            LT_TRY(status);
+        else if (lt_reader_is(r, "eos_token_id"))
+            LT_TRY(lt_reader_eos(r, eos));
+        else if (lt_reader_is(r, "do_sample"))
+            LT_TRY(lt_json_bool(&r->json, &config->generation.do_sample));
+        else if (lt_reader_is(r, "temperature"))
+            LT_TRY(read_float(r, 0, 1e6, &config->generation.temperature));
+        else if (lt_reader_is(r, "top_p"))
+            LT_TRY(read_float(r, 0, 1, &config->generation.top_p));
+        else if (lt_reader_is(r, "min_p"))
+            LT_TRY(read_float(r, 0, 1, &config->generation.min_p));
+        else if (lt_reader_is(r, "repetition_penalty"))
+            LT_TRY(read_float(r, 1e-3, 1e3, &config->generation.repetition_penalty));
+        else if (lt_reader_is(r, "top_k"))
+            LT_TRY(lt_json_size(&r->json, &config->generation.top_k));
+        else
+            LT_TRY(lt_json_skip(&r->json));
     }
     return lt_json_end(&r->json);
 }

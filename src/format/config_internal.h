@@ -7,59 +7,59 @@
 #include "format/json.h"
 
 /* X(name, largest value) */
-#define SIZE_FIELD_LIST(X)              \
-    X(vocab_size, 0x7fffffff)           \
-    X(hidden_size, 1 << 20)             \
-    X(num_hidden_layers, 4096)          \
-    X(intermediate_size, 1 << 24)       \
-    X(num_attention_heads, 1 << 14)     \
-    X(num_key_value_heads, 1 << 14)     \
-    X(head_dim, 1 << 14)                \
-    X(max_position_embeddings, 1 << 30) \
-    X(type_vocab_size, 1 << 20)         \
-    X(pad_token_id, 0x7fffffff)         \
-    X(num_labels, 1 << 20)              \
-    X(sliding_window, 1 << 30)          \
-    X(full_attention_interval, 4096)    \
-    X(linear_conv_kernel_dim, 1024)     \
-    X(linear_key_head_dim, 1 << 14)     \
-    X(linear_value_head_dim, 1 << 14)   \
-    X(linear_num_key_heads, 1 << 14)    \
+#define SIZE_FIELD_LIST(X)                                                                                                       \
+    X(vocab_size, 0x7fffffff)                                                                                                    \
+    X(hidden_size, 1 << 20)                                                                                                      \
+    X(num_hidden_layers, 4096)                                                                                                   \
+    X(intermediate_size, 1 << 24)                                                                                                \
+    X(num_attention_heads, 1 << 14)                                                                                              \
+    X(num_key_value_heads, 1 << 14)                                                                                              \
+    X(head_dim, 1 << 14)                                                                                                         \
+    X(max_position_embeddings, 1 << 30)                                                                                          \
+    X(type_vocab_size, 1 << 20)                                                                                                  \
+    X(pad_token_id, 0x7fffffff)                                                                                                  \
+    X(num_labels, 1 << 20)                                                                                                       \
+    X(sliding_window, 1 << 30)                                                                                                   \
+    X(full_attention_interval, 4096)                                                                                             \
+    X(linear_conv_kernel_dim, 1024)                                                                                              \
+    X(linear_key_head_dim, 1 << 14)                                                                                              \
+    X(linear_value_head_dim, 1 << 14)                                                                                            \
+    X(linear_num_key_heads, 1 << 14)                                                                                             \
     X(linear_num_value_heads, 1 << 14)
 
-#define FLAG_LIST(X)       \
-    X(is_decoder)          \
-    X(add_cross_attention) \
-    X(attention_bias)      \
-    X(tie_word_embeddings) \
-    X(use_sliding_window)  \
+#define FLAG_LIST(X)                                                                                                             \
+    X(is_decoder)                                                                                                                \
+    X(add_cross_attention)                                                                                                       \
+    X(attention_bias)                                                                                                            \
+    X(tie_word_embeddings)                                                                                                       \
+    X(use_sliding_window)                                                                                                        \
     X(attn_output_gate)
 
-#define NUMBER_LIST(X)        \
-    X(layer_norm_eps)         \
-    X(rms_norm_eps)           \
-    X(rope_theta)             \
+#define NUMBER_LIST(X)                                                                                                           \
+    X(layer_norm_eps)                                                                                                            \
+    X(rms_norm_eps)                                                                                                              \
+    X(rope_theta)                                                                                                                \
     X(partial_rotary_factor)
 
 typedef enum size_field {
 #define X(name, limit) SIZE_##name,
     SIZE_FIELD_LIST(X)
 #undef X
-    N_SIZES
+        N_SIZES
 } size_field;
 
 typedef enum flag_field {
 #define X(name) FLAG_##name,
     FLAG_LIST(X)
 #undef X
-    N_FLAGS
+        N_FLAGS
 } flag_field;
 
 typedef enum number_field {
 #define X(name) NUMBER_##name,
     NUMBER_LIST(X)
 #undef X
-    N_NUMBERS
+        N_NUMBERS
 } number_field;
 
 typedef struct size_info {
@@ -112,7 +112,7 @@ typedef struct reader {
 } reader;
 
 void lt_reader_open(reader *r, const lattice_allocator *mem, const char *name, const void *text, size_t size, lt_config *config,
-                 lattice_error *err);
+                    lattice_error *err);
 void lt_reader_close(reader *r);
 /* Fills err from a JSON fault, if that is why `status` failed; returns status. */
 lattice_status lt_reader_fault(reader *r, lattice_status status);

@@ -23,8 +23,10 @@ static lattice_status read_weight_map(lt_json *json, lt_index *index, lattice_er
             return lt_fail(err, LATTICE_ERR_FORMAT, "%s: tensor '%.*s' is said to be in '%.*s', which is not a plain file name",
                            json->name, LT_STR_ARG(entry->tensor), LT_STR_ARG(value));
         /* Neighbours mostly share a shard: one copy of the name serves a run of them. */
-        if (index->n > 0 && lt_str_eq(entry[-1].file, value)) entry->file = entry[-1].file;
-        else entry->file = (lt_str){ lt_arena_copy(&index->arena, value.data, value.len), value.len };
+        if (index->n > 0 && lt_str_eq(entry[-1].file, value))
+            entry->file = entry[-1].file;
+        else
+            entry->file = (lt_str){ lt_arena_copy(&index->arena, value.data, value.len), value.len };
         if (!entry->file.data) return lt_no_memory(err, value.len, "a shard's name");
         index->n++;
     }

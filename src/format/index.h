@@ -14,14 +14,15 @@ typedef struct lt_index_entry {
 
 typedef struct lt_index {
     const lattice_allocator *mem;
-    lt_arena arena;           /* names */
-    lt_index_entry *entries;  /* [n] as listed */
+    lt_arena arena;          /* names */
+    lt_index_entry *entries; /* [n] as listed */
     size_t n, capacity;
-    lt_str *files;            /* [n_files] without repetition, sorted */
+    lt_str *files; /* [n_files] without repetition, sorted */
     size_t n_files;
 } lt_index;
 
-/* `name` is for messages. A file name that would leave the folder is an error. Released by lt_index_free, also after a failure. */
+/* `name` is for messages. A file name that would leave the folder is an error. Released by lt_index_free, also after a failure.
+ */
 lattice_status lt_index_parse(const lattice_allocator *mem, const char *name, const void *text, size_t size, lt_index *index,
                               lattice_error *err);
 void lt_index_free(lt_index *index);

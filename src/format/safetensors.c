@@ -99,6 +99,8 @@ static int by_offset(const void *a, const void *b)
 
 /* ------------------------------------------------------------------ the header */
 
+static const char metadata_key[] = "__metadata__"; /* no tensor, but an object of strings */
+
 typedef struct header_reader {
     lt_json json;
     lt_safetensors *out;
@@ -206,8 +208,8 @@ static lattice_status read_tensor(header_reader *r, lt_tensor *tensor)
     size_t bytes = 0;
     LT_TRY(byte_size(r, tensor, type, &bytes));
     if (bytes != tensor->size)
-        return lt_fail(r->fault, LATTICE_ERR_FORMAT, "takes %zu bytes, but its shape and type %s need %zu", tensor->size, type->name,
-                       bytes);
+        return lt_fail(r->fault, LATTICE_ERR_FORMAT, "takes %zu bytes, but its shape and type %s need %zu", tensor->size,
+                       type->name, bytes);
     return LATTICE_OK;
 }
 
@@ -220,8 +222,8 @@ static lattice_status read_members(header_reader *r)
         r->tensor.data = NULL;
         LT_TRY(lt_json_next_member(&r->json, &key, &more));
         if (!more) break;
-        if (lt_str_is(key, "__metadata__")) {
-            r->tensor = LT_STR("__metadata__");
+        if (lt_str_is(key, metadata_key)) {
+            r->tensor = lt_str_of(metadata_key);
             LT_TRY(read_metadata(r));
             continue;
         }
@@ -279,8 +281,8 @@ lattice_status lt_safetensors_header_length(const char *name, const uint8_t *fir
         return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the header's length %llu goes past the file's %llu bytes", name,
                        (unsigned long long)n, (unsigned long long)file_size);
     if (n > LT_SAFETENSORS_MAX_HEADER)
-        return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the header's length %llu is over the limit of %zu", name, (unsigned long long)n,
-                       LT_SAFETENSORS_MAX_HEADER);
+        return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the header's length %llu is over the limit of %zu", name,
+                       (unsigned long long)n, LT_SAFETENSORS_MAX_HEADER);
     *length = (size_t)n;
     return LATTICE_OK;
 }
@@ -314,7 +316,9 @@ lattice_status lt_safetensors_parse(const lattice_allocator *mem, const char *na
 done:
     lt_json_close(&r.json);
     if (status == LATTICE_OK) return status;
-    if (r.tensor.data) return lt_fail(err, status, "%s: tensor '%.*s': %s", name, LT_STR_ARG(r.tensor), fault.message);
+    if (r.tensor.data)
+        return lt_fail(err, status, "%s: %s'%.*s': %s", name, lt_str_is(r.tensor, metadata_key) ? "" : "tensor ",
+                       LT_STR_ARG(r.tensor), fault.message);
     return lt_fail(err, status, "%s: %s", name, fault.message);
 }
 
@@ -334,8 +338,10 @@ const lt_tensor *lt_safetensors_find(const lt_safetensors *file, lt_str name)
         size_t middle = low + (high - low) / 2;
         int order = lt_name_compare(file->by_name[middle]->name, name);
         if (order == 0) return file->by_name[middle];
-        if (order < 0) low = middle + 1;
-        else high = middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return NULL;
 }

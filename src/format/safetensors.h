@@ -17,9 +17,9 @@
 
 typedef struct lt_safetensors {
     const lattice_allocator *mem;
-    lt_arena arena;             /* names */
-    lt_tensor *tensors;         /* [n] as listed in the header; shard is 0, offset counts from the start of the file */
-    const lt_tensor **by_name;  /* [n] sorted by name, bytewise */
+    lt_arena arena;            /* names */
+    lt_tensor *tensors;        /* [n] as listed in the header; shard is 0, offset counts from the start of the file */
+    const lt_tensor **by_name; /* [n] sorted by name, bytewise */
     size_t n, capacity;
 } lt_safetensors;
 

@@ -46,13 +46,16 @@ static lattice_status document_open(const sentence_reader *r, const char *in, co
     if (in[0]) lt_buf_printf(&doc->path, "/%s", in);
     lt_buf_printf(&doc->path, "/%s", name);
     lattice_status status = LATTICE_OK;
-    if (doc->path.failed) status = lt_no_memory(r->err, strlen(r->folder), "a path");
+    if (doc->path.failed)
+        status = lt_no_memory(r->err, strlen(r->folder), "a path");
     else if (!optional || lt_path_exists(doc->path.data)) {
         status = lt_file_open(r->mem, doc->path.data, false, &doc->file, r->err);
         doc->open = status == LATTICE_OK;
     }
-    if (doc->open) lt_json_open(&doc->json, r->mem, doc->path.data, doc->file.data, doc->file.size, r->err);
-    else lt_buf_free(&doc->path);
+    if (doc->open)
+        lt_json_open(&doc->json, r->mem, doc->path.data, doc->file.data, doc->file.size, r->err);
+    else
+        lt_buf_free(&doc->path);
     return status;
 }
 
@@ -67,7 +70,8 @@ static void document_close(document *doc)
 /* Reads one file with `fn`, which gets the reader at the first byte; what follows the value is checked here. */
 typedef lattice_status (*document_fn)(sentence_reader *r, lt_json *json, void *arg);
 
-static lattice_status read_document(sentence_reader *r, const char *in, const char *name, bool optional, document_fn fn, void *arg)
+static lattice_status read_document(sentence_reader *r, const char *in, const char *name, bool optional, document_fn fn,
+                                    void *arg)
 {
     document doc;
     LT_TRY(document_open(r, in, name, optional, &doc));
@@ -136,8 +140,8 @@ static lattice_status read_module(sentence_reader *r, lt_json *json, module *m)
             LT_TRY(lt_json_string(json, &value));
             if (!find_kind(value, &m->kind))
                 return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED,
-                               "%s: module type '%.*s' is not supported (supported: Transformer, Pooling, Dense, Normalize)", json->name,
-                               LT_STR_ARG(value));
+                               "%s: module type '%.*s' is not supported (supported: Transformer, Pooling, Dense, Normalize)",
+                               json->name, LT_STR_ARG(value));
             has_type = true;
         } else if (lt_str_is(key, "path")) {
             LT_TRY(lt_json_string(json, &value));
@@ -161,8 +165,8 @@ static lattice_status check_order(const sentence_reader *r, const char *name)
     if (n == 0 || m[0].kind != MODULE_TRANSFORMER)
         return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED, "%s: the first module is not a Transformer", name);
     if (m[0].path[0])
-        return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED, "%s: the Transformer is in '%s': only the folder itself is supported", name,
-                       m[0].path);
+        return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED, "%s: the Transformer is in '%s': only the folder itself is supported",
+                       name, m[0].path);
     if (n == 1 && classifier) return LATTICE_OK;
     if (n == 1 || m[1].kind != MODULE_POOLING)
         return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED, "%s: the second module is not a Pooling", name);
@@ -259,15 +263,19 @@ static lattice_status read_pooling(sentence_reader *r, lt_json *json, void *arg)
         bool more;
         LT_TRY(next_value(json, &key, &more));
         if (!more) break;
-        if (lt_str_is(key, "pooling_mode")) LT_TRY(read_modes(r, json, &modes));
-        else if (lt_str_starts(key, "pooling_mode_")) LT_TRY(read_flag(r, json, key, &flags));
-        else if (lt_str_is(key, "include_prompt")) LT_TRY(lt_json_bool(json, &r->out->include_prompt));
+        if (lt_str_is(key, "pooling_mode"))
+            LT_TRY(read_modes(r, json, &modes));
+        else if (lt_str_starts(key, "pooling_mode_"))
+            LT_TRY(read_flag(r, json, key, &flags));
+        else if (lt_str_is(key, "include_prompt"))
+            LT_TRY(lt_json_bool(json, &r->out->include_prompt));
         else if (lt_str_is(key, "word_embedding_dimension") || lt_str_is(key, "embedding_dimension")) {
             LT_TRY(lt_json_size(json, &width));
             if (width != r->config->hidden_size)
                 return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: pools vectors of %zu, but hidden_size is %zu", json->name, width,
                                r->config->hidden_size);
-        } else LT_TRY(lt_json_skip(json));
+        } else
+            LT_TRY(lt_json_skip(json));
     }
     /* Sentence-Transformers: the newer key wins, and no flag at all means the mean. */
     r->out->pooling = modes ? modes : flags ? flags : LATTICE_POOLING_MEAN;
@@ -293,9 +301,10 @@ static lattice_status read_activation(sentence_reader *r, lt_json *json, lt_acti
         *out = dense_activations[i].activation;
         if (lt_str_is(name, dense_activations[i].name)) return LATTICE_OK;
     }
-    return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED,
-                   "%s: activation_function '%.*s' is not supported (supported: Tanh, ReLU, GELU, Sigmoid, SiLU, Identity of torch.nn)",
-                   json->name, LT_STR_ARG(name));
+    return lt_fail(
+        r->err, LATTICE_ERR_UNSUPPORTED,
+        "%s: activation_function '%.*s' is not supported (supported: Tanh, ReLU, GELU, Sigmoid, SiLU, Identity of torch.nn)",
+        json->name, LT_STR_ARG(name));
 }
 
 static lattice_status read_dense_config(sentence_reader *r, lt_json *json, void *arg)
@@ -306,10 +315,14 @@ static lattice_status read_dense_config(sentence_reader *r, lt_json *json, void 
         bool more;
         LT_TRY(next_value(json, &key, &more));
         if (!more) break;
-        if (lt_str_is(key, "in_features")) LT_TRY(lt_json_size(json, &dense->in_features));
-        else if (lt_str_is(key, "out_features")) LT_TRY(lt_json_size(json, &dense->out_features));
-        else if (lt_str_is(key, "bias")) LT_TRY(lt_json_bool(json, &dense->bias));
-        else if (lt_str_is(key, "activation_function")) LT_TRY(read_activation(r, json, &dense->activation));
+        if (lt_str_is(key, "in_features"))
+            LT_TRY(lt_json_size(json, &dense->in_features));
+        else if (lt_str_is(key, "out_features"))
+            LT_TRY(lt_json_size(json, &dense->out_features));
+        else if (lt_str_is(key, "bias"))
+            LT_TRY(lt_json_bool(json, &dense->bias));
+        else if (lt_str_is(key, "activation_function"))
+            LT_TRY(read_activation(r, json, &dense->activation));
         else if (lt_str_is(key, "use_residual")) {
             bool residual;
             LT_TRY(lt_json_bool(json, &residual));
@@ -320,7 +333,8 @@ static lattice_status read_dense_config(sentence_reader *r, lt_json *json, void 
             if (!lt_str_is(value, "sentence_embedding"))
                 return lt_fail(r->err, LATTICE_ERR_UNSUPPORTED, "%s: a Dense module on '%.*s' is not supported", json->name,
                                LT_STR_ARG(value));
-        } else LT_TRY(lt_json_skip(json));
+        } else
+            LT_TRY(lt_json_skip(json));
     }
     if (dense->in_features == 0 || dense->out_features == 0)
         return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: %s is missing or 0", json->name,
@@ -354,13 +368,15 @@ static lattice_status read_dense(sentence_reader *r, const char *path)
     LT_TRY(read_document(r, path, "config.json", false, read_dense_config, dense));
     size_t width = out->n_dense > 0 ? dense[-1].out_features : pooled_width(r);
     if (dense->in_features != width)
-        return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s/%s/config.json: in_features is %zu, but the vectors have %zu", r->folder, path,
-                       dense->in_features, width);
+        return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s/%s/config.json: in_features is %zu, but the vectors have %zu", r->folder,
+                       path, dense->in_features, width);
     lt_buf folder;
     lt_buf_init(&folder, r->mem);
     lattice_status status;
-    if (lt_path_join(&folder, r->folder, path)) status = lt_checkpoint_open(r->mem, folder.data, r->use_mmap, &dense->weights, r->err);
-    else status = lt_no_memory(r->err, strlen(r->folder), "a path");
+    if (lt_path_join(&folder, r->folder, path))
+        status = lt_checkpoint_open(r->mem, folder.data, r->use_mmap, &dense->weights, r->err);
+    else
+        status = lt_no_memory(r->err, strlen(r->folder), "a path");
     lt_buf_free(&folder);
     if (status != LATTICE_OK) return status;
     out->n_dense++; /* from here on lt_sentence_free closes it */
@@ -377,9 +393,12 @@ static lattice_status apply_modules(sentence_reader *r)
     out->normalize = false;
     for (size_t i = 0; i < r->n_modules; i++) {
         const module *m = &r->modules[i];
-        if (m->kind == MODULE_POOLING) LT_TRY(read_document(r, m->path, "config.json", false, read_pooling, NULL));
-        else if (m->kind == MODULE_DENSE) LT_TRY(read_dense(r, m->path));
-        else if (m->kind == MODULE_NORMALIZE) out->normalize = true;
+        if (m->kind == MODULE_POOLING)
+            LT_TRY(read_document(r, m->path, "config.json", false, read_pooling, NULL));
+        else if (m->kind == MODULE_DENSE)
+            LT_TRY(read_dense(r, m->path));
+        else if (m->kind == MODULE_NORMALIZE)
+            out->normalize = true;
     }
     return LATTICE_OK;
 }
@@ -397,8 +416,10 @@ static lattice_status read_transformer(sentence_reader *r, lt_json *json, void *
         if (lt_str_is(key, "max_seq_length")) {
             LT_TRY(lt_json_size(json, &r->out->max_length));
             if (r->out->max_length == 0) return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: max_seq_length is 0", json->name);
-        } else if (lt_str_is(key, "do_lower_case")) LT_TRY(lt_json_bool(json, &r->out->lower_case));
-        else LT_TRY(lt_json_skip(json));
+        } else if (lt_str_is(key, "do_lower_case"))
+            LT_TRY(lt_json_bool(json, &r->out->lower_case));
+        else
+            LT_TRY(lt_json_skip(json));
     }
 }
 
@@ -416,7 +437,8 @@ static lattice_status read_tokenizer_config(sentence_reader *r, lt_json *json, v
             if (!(length >= 1))
                 return lt_fail(r->err, LATTICE_ERR_FORMAT, "%s: model_max_length is %g, expected at least 1", json->name, length);
             r->out->max_length = length < 1e9 ? (size_t)length : (size_t)1000000000;
-        } else LT_TRY(lt_json_skip(json));
+        } else
+            LT_TRY(lt_json_skip(json));
     }
 }
 
@@ -469,11 +491,13 @@ static lattice_status read_prompt_config(sentence_reader *r, lt_json *json, void
         bool more;
         LT_TRY(next_value(json, &key, &more));
         if (!more) break;
-        if (lt_str_is(key, "prompts")) LT_TRY(read_prompts(r, json, arg));
+        if (lt_str_is(key, "prompts"))
+            LT_TRY(read_prompts(r, json, arg));
         else if (lt_str_is(key, "default_prompt_name")) {
             LT_TRY(lt_json_string(json, &value));
             LT_TRY(copy_text(r, json, value, &r->out->default_prompt));
-        } else LT_TRY(lt_json_skip(json));
+        } else
+            LT_TRY(lt_json_skip(json));
     }
     if (!r->out->default_prompt) return LATTICE_OK;
     const prompt_list *list = arg;
@@ -490,8 +514,10 @@ static lattice_status read_all_prompts(sentence_reader *r)
     lattice_status status = read_document(r, "", "config_sentence_transformers.json", true, read_prompt_config, &list);
     if (status == LATTICE_OK && out->n_prompts > 0) {
         out->prompts = lt_arena_array(&out->arena, out->n_prompts, sizeof *out->prompts);
-        if (out->prompts) memcpy(out->prompts, list.data, out->n_prompts * sizeof *out->prompts);
-        else status = lt_no_memory(r->err, out->n_prompts * sizeof *out->prompts, "prompts");
+        if (out->prompts)
+            memcpy(out->prompts, list.data, out->n_prompts * sizeof *out->prompts);
+        else
+            status = lt_no_memory(r->err, out->n_prompts * sizeof *out->prompts, "prompts");
     }
     lt_free(r->mem, list.data);
     return status;

@@ -30,8 +30,12 @@ static void write_text(const lt_test_folder *folder, const char *name, const cha
 }
 
 #define INDEX "model.safetensors.index.json"
-#define A "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"both\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}"
-#define B "{\"both\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}"
+#define A                                                                                                                        \
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"both\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" \
+    "2,3]}}"
+#define B                                                                                                                        \
+    "{\"both\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[" \
+    "2,3]}}"
 
 /* Opening `folder` must fail with `code` and "folder" + message. */
 static void assert_open_fails(const lt_test_folder *folder, lattice_status code, const char *message)
@@ -133,7 +137,9 @@ static lt_test_folder sharded(void)
     lt_test_folder folder = lt_test_folder_create();
     write_shard(&folder, "a.safetensors", A, 3);
     write_shard(&folder, "b.safetensors", B, 3);
-    write_text(&folder, INDEX, "{\"metadata\":{\"total_size\":6},\"weight_map\":{\"b\":\"b.safetensors\",\"both\":\"b.safetensors\",\"a\":\"a.safetensors\"}}");
+    write_text(&folder, INDEX,
+               "{\"metadata\":{\"total_size\":6},\"weight_map\":{\"b\":\"b.safetensors\",\"both\":\"b.safetensors\",\"a\":\"a."
+               "safetensors\"}}");
     return folder;
 }
 
@@ -204,8 +210,7 @@ static void *ask_for_all(void *arg)
 {
     asking *ask = arg;
     for (size_t i = 0; i < lt_checkpoint_count(ask->checkpoint) && i < 64; i++) {
-        lattice_status status =
-            lt_checkpoint_data(ask->checkpoint, lt_checkpoint_at(ask->checkpoint, i), &ask->data[i], NULL);
+        lattice_status status = lt_checkpoint_data(ask->checkpoint, lt_checkpoint_at(ask->checkpoint, i), &ask->data[i], NULL);
         if (status != LATTICE_OK) ask->status = status;
     }
     return NULL;
@@ -261,7 +266,8 @@ static void shard_names_must_be_plain_file_names(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char index[200], message[200];
         snprintf(index, sizeof index, "{\"weight_map\":{\"a\":\"%s\"}}", names[i]);
-        snprintf(message, sizeof message, "/" INDEX ": tensor 'a' is said to be in '%s', which is not a plain file name", names[i]);
+        snprintf(message, sizeof message, "/" INDEX ": tensor 'a' is said to be in '%s', which is not a plain file name",
+                 names[i]);
         write_text(&folder, INDEX, index);
         assert_open_fails(&folder, LATTICE_ERR_FORMAT, message);
     }

@@ -30,13 +30,13 @@ static void assert_refused(const bad_header *cases, size_t n, lattice_status cod
     }
 }
 
-#define REFUSED(code, ...)                                                       \
-    do {                                                                         \
-        static const bad_header cases_[] = { __VA_ARGS__ };                      \
-        assert_refused(cases_, sizeof cases_ / sizeof *cases_, code);            \
+#define REFUSED(code, ...)                                                                                                       \
+    do {                                                                                                                         \
+        static const bad_header cases_[] = { __VA_ARGS__ };                                                                      \
+        assert_refused(cases_, sizeof cases_ / sizeof *cases_, code);                                                            \
     } while (0)
 
-#define T(name, dtype, shape, begin, end) \
+#define T(name, dtype, shape, begin, end)                                                                                        \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
 /* ------------------------------------------------------------------ the length in front */
@@ -154,10 +154,10 @@ static void every_published_type_is_recognised(void **state)
         size_t bytes; /* of 32 elements */
         lt_dtype dtype;
     } types[] = {
-        { "F32", 128, LT_F32 },     { "F16", 64, LT_F16 },      { "BF16", 64, LT_BF16 },   { "Q8_0", 34, LT_Q8_0 },
-        { "I8", 32, LT_I8 },        { "U8", 32, LT_U8 },        { "I16", 64, LT_I16 },     { "I32", 128, LT_I32 },
-        { "I64", 256, LT_I64 },     { "F64", 256, LT_F64 },     { "BOOL", 32, LT_BOOL },   { "U16", 64, LT_OTHER },
-        { "U32", 128, LT_OTHER },   { "U64", 256, LT_OTHER },   { "C64", 256, LT_OTHER },  { "F8_E4M3", 32, LT_OTHER },
+        { "F32", 128, LT_F32 },      { "F16", 64, LT_F16 },       { "BF16", 64, LT_BF16 },  { "Q8_0", 34, LT_Q8_0 },
+        { "I8", 32, LT_I8 },         { "U8", 32, LT_U8 },         { "I16", 64, LT_I16 },    { "I32", 128, LT_I32 },
+        { "I64", 256, LT_I64 },      { "F64", 256, LT_F64 },      { "BOOL", 32, LT_BOOL },  { "U16", 64, LT_OTHER },
+        { "U32", 128, LT_OTHER },    { "U64", 256, LT_OTHER },    { "C64", 256, LT_OTHER }, { "F8_E4M3", 32, LT_OTHER },
         { "F8_E5M2", 32, LT_OTHER }, { "F8_E8M0", 32, LT_OTHER }, { "F4", 16, LT_OTHER },   { "F6_E2M3", 24, LT_OTHER },
         { "F6_E3M2", 24, LT_OTHER },
     };
@@ -215,28 +215,27 @@ static void offsets_must_tile_the_data(void **state)
 static void sizes_must_match_shape_and_type(void **state)
 {
     (void)state;
-    REFUSED(LATTICE_ERR_FORMAT,
-            { "{" T("a", "F32", "[3]", 0, 8) "}", 8,
-              "m.safetensors: tensor 'a': takes 8 bytes, but its shape and type F32 need 12" },
-            { "{" T("a", "BF16", "[2,2]", 0, 16) "}", 16,
-              "m.safetensors: tensor 'a': takes 16 bytes, but its shape and type BF16 need 8" },
-            { "{" T("a", "F32", "[4294967296,4294967296]", 0, 8) "}", 8,
-              "m.safetensors: tensor 'a': the product of the shape overflows" },
-            { "{" T("a", "F32", "[4611686018427387904]", 0, 0) "}", 0,
-              "m.safetensors: tensor 'a': the product of the shape overflows" },
-            { "{" T("a", "F4", "[3]", 0, 2) "}", 2, "m.safetensors: tensor 'a': 3 elements of type F4 do not fill whole bytes" },
-            { "{" T("a", "Q8_0", "[32,16]", 0, 544) "}", 544,
-              "m.safetensors: tensor 'a': Q8_0 needs a last dimension divisible by 32" },
-            { "{" T("a", "Q8_0", "[]", 0, 34) "}", 34, "m.safetensors: tensor 'a': Q8_0 needs a last dimension divisible by 32" },
-            { "{" T("a", "Q8_0", "[2,32]", 0, 64) "}", 64,
-              "m.safetensors: tensor 'a': takes 64 bytes, but its shape and type Q8_0 need 68" });
+    REFUSED(
+        LATTICE_ERR_FORMAT,
+        { "{" T("a", "F32", "[3]", 0, 8) "}", 8, "m.safetensors: tensor 'a': takes 8 bytes, but its shape and type F32 need 12" },
+        { "{" T("a", "BF16", "[2,2]", 0, 16) "}", 16,
+          "m.safetensors: tensor 'a': takes 16 bytes, but its shape and type BF16 need 8" },
+        { "{" T("a", "F32", "[4294967296,4294967296]", 0, 8) "}", 8,
+          "m.safetensors: tensor 'a': the product of the shape overflows" },
+        { "{" T("a", "F32", "[4611686018427387904]", 0, 0) "}", 0,
+          "m.safetensors: tensor 'a': the product of the shape overflows" },
+        { "{" T("a", "F4", "[3]", 0, 2) "}", 2, "m.safetensors: tensor 'a': 3 elements of type F4 do not fill whole bytes" },
+        { "{" T("a", "Q8_0", "[32,16]", 0, 544) "}", 544,
+          "m.safetensors: tensor 'a': Q8_0 needs a last dimension divisible by 32" },
+        { "{" T("a", "Q8_0", "[]", 0, 34) "}", 34, "m.safetensors: tensor 'a': Q8_0 needs a last dimension divisible by 32" },
+        { "{" T("a", "Q8_0", "[2,32]", 0, 64) "}", 64,
+          "m.safetensors: tensor 'a': takes 64 bytes, but its shape and type Q8_0 need 68" });
 }
 
 static void unknown_types_and_missing_members_are_refused(void **state)
 {
     (void)state;
-    REFUSED(LATTICE_ERR_FORMAT,
-            { "{" T("a", "F33", "[1]", 0, 4) "}", 4, "m.safetensors: tensor 'a': unknown dtype 'F33'" },
+    REFUSED(LATTICE_ERR_FORMAT, { "{" T("a", "F33", "[1]", 0, 4) "}", 4, "m.safetensors: tensor 'a': unknown dtype 'F33'" },
             { "{" T("a", "f32", "[1]", 0, 4) "}", 4, "m.safetensors: tensor 'a': unknown dtype 'f32'" },
             { "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "m.safetensors: tensor 'a': no dtype" },
             { "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "m.safetensors: tensor 'a': no shape" },
@@ -249,7 +248,30 @@ static void unknown_types_and_missing_members_are_refused(void **state)
             { "{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", 0, 1) "}", 1, "m.safetensors: tensor 'a': more than 8 dimensions" });
 }
 
-/* JSON_CASES */
+static void what_is_not_such_json_is_refused(void **state)
+{
+    (void)state;
+    REFUSED(
+        LATTICE_ERR_FORMAT, { "[1]", 0, "m.safetensors: the header is not a JSON object" },
+        { " {}", 0, "m.safetensors: the header is not a JSON object" },
+        { "nope", 0, "m.safetensors: the header is not a JSON object" },
+        { "{", 0, "m.safetensors: header:1:2: expected a key or '}', the text ends" },
+        { "{}x", 0, "m.safetensors: header:1:3: expected the end of the text, found 'x'" },
+        { "{\"a\":1}", 0, "m.safetensors: tensor 'a': header:1:6: expected an object, found a number" },
+        { "{" T("a", "U8", "[1]", 0, 1) "," T("a", "U8", "[1]", 1, 2) "}", 2, "m.safetensors: header:1:54: duplicate key 'a'" },
+        { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0, "m.safetensors: tensor 'a': header:1:21: duplicate key 'dtype'" },
+        { "{\"__metadata__\":[]}", 0, "m.safetensors: '__metadata__': header:1:17: expected an object, found an array" },
+        { "{\"__metadata__\":{\"a\":1}}", 0, "m.safetensors: '__metadata__': header:1:22: expected a string, found a number" },
+        { "{" T("a", "F32", "[-1]", 0, 4) "}", 4,
+          "m.safetensors: tensor 'a': header:1:30: -1 is not an integer from 0 to 18446744073709551615" },
+        { "{" T("a", "F32", "[18446744073709551616]", 0, 4) "}", 4,
+          "m.safetensors: tensor 'a': header:1:30: 18446744073709551616 is not an integer from 0 to 18446744073709551615" },
+        { "{" T("a", "F32", "[1.5]", 0, 4) "}", 4,
+          "m.safetensors: tensor 'a': header:1:30: 1.5 is not an integer from 0 to 18446744073709551615" },
+        { "{\"a\":{\"dtype\":1}}", 0, "m.safetensors: tensor 'a': header:1:15: expected a string, found a number" },
+        { "{\"a\xff\":{}}", 0, "m.safetensors: header:1:4: invalid UTF-8 in a string" },
+        { "{\"a\":{\"dtype\":\"F32\"", 0, "m.safetensors: tensor 'a': header:1:20: expected ',' or '}', the text ends" });
+}
 
 static void a_header_that_does_not_fit_in_the_file_is_refused(void **state)
 {
@@ -273,8 +295,8 @@ static void many_tensors_in_any_order_are_found_by_name(void **state)
     lt_buf_byte(&header, '{');
     for (unsigned i = 0; i < N; i++) { /* 7 has no common divisor with 500: every place once */
         unsigned place = i * 7 % N;
-        lt_buf_printf(&header, "%s\"t%u\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[%u,%u]}", i ? "," : "", place, place * 3,
-                      place * 3 + 3);
+        lt_buf_printf(&header, "%s\"t%u\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[%u,%u]}", i ? "," : "", place,
+                      place * 3, place * 3 + 3);
     }
     lt_buf_byte(&header, '}');
     lt_safetensors file;
@@ -296,7 +318,8 @@ static void many_tensors_in_any_order_are_found_by_name(void **state)
 static void every_failed_allocation_is_reported_without_a_leak(void **state)
 {
     (void)state;
-    static const char header[] = "{\"__metadata__\":{\"k\":\"\\u00e9\"}," T("a\\u0041", "F32", "[2]", 0, 8) "," T("b", "F32", "[0]", 8, 8) "}";
+    static const char header[] =
+        "{\"__metadata__\":{\"k\":\"\\u00e9\"}," T("a\\u0041", "F32", "[2]", 0, 8) "," T("b", "F32", "[0]", 8, 8) "}";
     for (long n = 1;; n++) {
         lt_test_allocator a = lt_test_allocator_failing_at(n);
         lattice_allocator mem = lt_test_allocator_hooks(&a);
