@@ -30,6 +30,7 @@ typedef struct lt_memory_report {
 typedef struct lt_compile_options {
     size_t max_tokens; /* of one batch */
     size_t max_seqs;
+    bool no_packed_copies; /* least memory: whatever the backend would keep packed is packed whenever it is used */
 } lt_compile_options;
 
 struct lt_backend {

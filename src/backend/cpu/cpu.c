@@ -1,0 +1,366 @@
+/* The CPU backend: compiles a plan into groups of operations, places their values, and reserves all memory for the largest batch
+ * (INV-8), so that a run allocates nothing. cpu.h describes the result, execute.c runs it. */
+#include "backend/cpu/cpu.h"
+
+#include <stdio.h>
+
+typedef struct lt_cpu_backend {
+    lt_backend base;
+    lattice_runtime *runtime;
+    const lt_kernels *kernels;
+} lt_cpu_backend;
+
+/* Measured on MiniLM with two threads (AVX-512): below so many rows a thread, every thread reading all weights for a few rows
+ * costs more than the barriers after each operation. */
+#define COLUMN_ROWS_PER_THREAD 24
+/* Groups that pack their matrices when touched: a panel's packing is shared by all rows of a tile, or by all rows when split by
+ * columns. */
+#define TOUCHED_TILES 4
+#define TOUCHED_COLUMN_ROWS 512
+
+static bool supports(const lt_backend *backend, const lt_plan *plan, const lt_op *op, const char **reason)
+{
+    (void)backend;
+    for (int i = 0; i < 4; i++) {
+        if (op->weight[i] == LT_NONE) continue;
+        lt_dtype dtype = plan->weights[op->weight[i]].dtype;
+        if (dtype != LT_F32 && dtype != LT_F16 && dtype != LT_BF16) {
+            *reason = "weights must be F32, F16 or BF16";
+            return false;
+        }
+    }
+    if (op->code >= LT_OP_COUNT) {
+        *reason = "unknown operation";
+        return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------ groups */
+
+static lt_rows rows_of(const lt_plan *plan, const lt_op *op)
+{
+    return plan->values[op->out[0] != LT_NONE ? op->out[0] : op->out[1]].rows;
+}
+
+/* Appends the groups of ops [begin, end). A selection reads rows of another class, so it begins a group by itself. */
+static lt_cpu_range group_ops(lt_program *p, size_t begin, size_t end)
+{
+    lt_cpu_range range = { p->n_groups, 0 };
+    lt_cpu_group *group = NULL;
+    for (size_t i = begin; i < end; i++) {
+        const lt_op *op = &p->plan->ops[i];
+        lt_domain domain = lt_op_domain(op->code);
+        lt_rows rows = rows_of(p->plan, op);
+        if (!group || domain == LT_DOMAIN_SEQ || group->domain == LT_DOMAIN_SEQ || rows != group->rows) {
+            group = &p->groups[p->n_groups++];
+            *group = (lt_cpu_group){ .domain = domain, .rows = rows, .first_op = i };
+            range.n++;
+        }
+        group->n_ops++;
+        if (op->code == LT_OP_LINEAR && !p->weights.list[op->weight[0]].panels) group->touched = true;
+    }
+    return range;
+}
+
+static void size_groups(lt_program *p)
+{
+    size_t tile = p->kernels->tile_rows, columns = (size_t)p->n_threads * COLUMN_ROWS_PER_THREAD;
+    for (size_t i = 0; i < p->n_groups; i++) {
+        lt_cpu_group *group = &p->groups[i];
+        group->tile_rows = group->touched ? tile * TOUCHED_TILES : tile;
+        group->column_rows = p->n_threads == 1 ? 0 : columns;
+        if (group->touched && group->column_rows < TOUCHED_COLUMN_ROWS) group->column_rows = TOUCHED_COLUMN_ROWS;
+    }
+}
+
+/* ------------------------------------------------------------------ places */
+
+/* A value's life in groups (workspace) or in ops of its group (local), both ends included. */
+typedef struct life {
+    bool is_local;
+    size_t group, begin, end;
+} life;
+
+typedef struct placing {
+    lt_program *program;
+    life *lives;      /* [n_values] */
+    size_t *group_of; /* [n_ops] */
+} placing;
+
+static void find_lives(placing *g)
+{
+    const lt_plan *plan = g->program->plan;
+    for (size_t i = 0; i < g->program->n_groups; i++) {
+        const lt_cpu_group *group = &g->program->groups[i];
+        for (size_t op = group->first_op; op < group->first_op + group->n_ops; op++) g->group_of[op] = i;
+    }
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const lt_op *op = &plan->ops[i];
+        for (int k = 0; k < 2; k++) {
+            if (op->out[k] == LT_NONE) continue;
+            g->lives[op->out[k]] = (life){ .is_local = true, .group = g->group_of[i], .begin = i, .end = i };
+        }
+        for (int k = 0; k < 4; k++) {
+            if (op->in[k].value == LT_NONE) continue;
+            life *l = &g->lives[op->in[k].value];
+            if (l->group != g->group_of[i]) l->is_local = false;
+            l->end = i;
+        }
+    }
+    /* Results outlive their group; the hidden states live until the last op of any tail. */
+    for (int kind = 0; kind < LT_TAIL_COUNT; kind++) {
+        if (plan->tails[kind].present) g->lives[plan->tails[kind].result].is_local = false;
+    }
+    life *hidden = &g->lives[plan->hidden];
+    hidden->is_local = false;
+    hidden->end = plan->n_ops - 1;
+    for (size_t v = 0; v < plan->n_values; v++) {
+        life *l = &g->lives[v];
+        if (l->is_local || l->end == SIZE_MAX) continue;
+        l->begin = g->group_of[l->begin];
+        l->end = g->group_of[l->end];
+    }
+}
+
+static bool shares_space(const placing *g, size_t a, size_t b)
+{
+    const life *x = &g->lives[a], *y = &g->lives[b];
+    if (x->is_local != y->is_local || (x->is_local && x->group != y->group)) return false;
+    return g->program->plan->values[a].rows == g->program->plan->values[b].rows;
+}
+
+/* First fit: the lowest offset at which no value placed before overlaps in both space and life. */
+static void place_value(placing *g, size_t v)
+{
+    const lt_plan *plan = g->program->plan;
+    lt_cpu_place *places = g->program->places, *place = &places[v];
+    size_t lines = lt_ceil_div(plan->values[v].width, 16);
+    *place = (lt_cpu_place){ .is_local = g->lives[v].is_local, .ld = (lines | 1) * 16 };
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t u = 0; u < v; u++) {
+            const life *a = &g->lives[u], *b = &g->lives[v];
+            if (!shares_space(g, u, v) || a->end < b->begin || b->end < a->begin) continue;
+            if (places[u].offset + places[u].ld <= place->offset || place->offset + place->ld <= places[u].offset) continue;
+            place->offset = places[u].offset + places[u].ld;
+            moved = true;
+        }
+    }
+    size_t end = place->offset + place->ld;
+    size_t *width =
+        place->is_local ? &g->program->groups[g->lives[v].group].local_width : &g->program->width[plan->values[v].rows];
+    if (end > *width) *width = end;
+}
+
+static lattice_status place_values(lt_program *p, lattice_error *err)
+{
+    const lattice_allocator *mem = &p->runtime->mem;
+    placing g = { .program = p };
+    g.lives = lt_alloc_array(mem, p->plan->n_values, sizeof *g.lives);
+    g.group_of = lt_alloc_array(mem, p->plan->n_ops, sizeof *g.group_of);
+    lattice_status status = LATTICE_OK;
+    if (!g.lives || !g.group_of) {
+        status = lt_no_memory(err, p->plan->n_values * sizeof *g.lives, "placing values");
+    } else {
+        /* A value that no op writes has no life and no place; lt_plan_check allows it, nothing reads it. */
+        for (size_t v = 0; v < p->plan->n_values; v++)
+            g.lives[v] = (life){ .is_local = true, .begin = SIZE_MAX, .end = SIZE_MAX };
+        find_lives(&g);
+        for (size_t v = 0; v < p->plan->n_values; v++) {
+            if (g.lives[v].end != SIZE_MAX) place_value(&g, v);
+        }
+    }
+    lt_free(mem, g.lives);
+    lt_free(mem, g.group_of);
+    return status;
+}
+
+/* ------------------------------------------------------------------ memory */
+
+/* *total += a * b, in floats; false on overflow. */
+static bool add_product(size_t *total, size_t a, size_t b)
+{
+    size_t product;
+    return lt_mul(a, b, &product) && lt_add(*total, product, total);
+}
+
+static bool size_memory(lt_program *p, size_t *bytes)
+{
+    size_t total = 0;
+    bool touched = false;
+    for (size_t i = 0; i < p->n_groups; i++) {
+        const lt_cpu_group *group = &p->groups[i];
+        size_t tile = 0, columns = 0;
+        if (!add_product(&tile, group->local_width, group->tile_rows)) return false;
+        size_t rows = group->column_rows < p->max_tokens ? group->column_rows : p->max_tokens;
+        if (!add_product(&columns, group->local_width, rows)) return false;
+        if (tile > p->tile_floats) p->tile_floats = tile;
+        if (columns > p->column_floats) p->column_floats = columns;
+        if (group->touched) touched = true;
+    }
+    for (size_t i = 0; i < p->plan->n_ops; i++) {
+        if (p->plan->ops[i].code != LT_OP_ATTENTION) continue;
+        size_t floats = lt_round_up(p->kernels->attention_scratch(p->plan->ops[i].head_dim), 16);
+        if (floats > p->attention_floats) p->attention_floats = floats;
+    }
+    size_t gather = lt_round_up(lt_cpu_gather_floats(&p->weights, p->kernels), 16);
+    p->panel_floats = touched ? gather : 0; /* a panel is as large as the rows it is made of */
+    /* An odd number of cache lines past a page, so that the threads' parts do not fall on the same cache sets. */
+    if (!lt_add(p->tile_floats, p->attention_floats, &p->thread_floats) ||
+        !lt_add(p->thread_floats, p->panel_floats, &p->thread_floats) ||
+        !lt_add(p->thread_floats, gather + 1024, &p->thread_floats)) {
+        return false;
+    }
+    p->thread_floats = lt_round_up(p->thread_floats, 1024) + 16;
+    return add_product(&total, p->thread_floats, (size_t)p->n_threads) && lt_add(total, p->column_floats, &total) &&
+           add_product(&total, p->width[LT_ROWS_TOKENS], p->max_tokens) &&
+           add_product(&total, p->width[LT_ROWS_SEQS], p->max_seqs) &&
+           add_product(&total, p->width[LT_ROWS_OUT], p->max_tokens) && lt_mul(total, sizeof(float), bytes);
+}
+
+static lattice_status reserve_memory(lt_program *p, lattice_error *err)
+{
+    size_t bytes;
+    if (!size_memory(p, &bytes)) {
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: a batch of %zu tokens needs more memory than can be addressed",
+                       p->max_tokens);
+    }
+    LT_TRY(lt_reserve_create(bytes, &p->memory, err));
+    const lattice_allocator *mem = &p->runtime->mem;
+    size_t seconds;
+    p->base = lt_alloc_array(mem, p->plan->n_values, sizeof(float *));
+    p->ld = lt_alloc_array(mem, p->plan->n_values, sizeof(size_t));
+    p->counters = lt_alloc_array(mem, p->n_groups + 1, sizeof *p->counters);
+    p->first_query_tile = p->max_seqs < SIZE_MAX ? lt_alloc_array(mem, p->max_seqs + 1, sizeof(size_t)) : NULL;
+    p->seconds = lt_mul((size_t)p->n_threads, p->plan->n_ops, &seconds) ? lt_alloc_array(mem, seconds, sizeof(double)) : NULL;
+    if (!p->base || !p->ld || !p->counters || !p->first_query_tile || !p->seconds) {
+        return lt_no_memory(err, p->max_seqs * sizeof(size_t), "a compiled plan");
+    }
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ compile */
+
+static void program_free(lt_program *p)
+{
+    if (!p) return;
+    const lattice_allocator *mem = &p->runtime->mem;
+    lt_reserve_free(&p->memory);
+    lt_cpu_weights_free(&p->weights, mem);
+    lt_free(mem, p->groups);
+    lt_free(mem, p->places);
+    lt_free(mem, p->base);
+    lt_free(mem, p->ld);
+    lt_free(mem, p->counters);
+    lt_free(mem, p->first_query_tile);
+    lt_free(mem, p->seconds);
+    pthread_mutex_destroy(&p->lock);
+    lt_free(mem, p);
+}
+
+static lattice_status compile_program(lt_program *p, const lt_compile_options *options, lattice_error *err)
+{
+    const lt_plan *plan = p->plan;
+    const lattice_allocator *mem = &p->runtime->mem;
+    LT_TRY(lt_cpu_weights_bind(&p->weights, plan, options, p->kernels, mem, err));
+    p->groups = lt_alloc_array(mem, plan->n_ops, sizeof *p->groups);
+    p->places = lt_alloc_zero(mem, plan->n_values * sizeof *p->places);
+    if (!p->groups || !p->places) return lt_no_memory(err, plan->n_ops * sizeof *p->groups, "a compiled plan");
+    p->body = group_ops(p, 0, plan->n_body);
+    for (int kind = 0; kind < LT_TAIL_COUNT; kind++) {
+        const lt_tail *tail = &plan->tails[kind];
+        if (tail->present) p->tails[kind] = group_ops(p, (size_t)tail->first_op, (size_t)(tail->first_op + tail->n_ops));
+    }
+    size_groups(p);
+    LT_TRY(place_values(p, err));
+    return reserve_memory(p, err);
+}
+
+static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt_compile_options *options, lt_program **program,
+                              lattice_error *err)
+{
+    lt_cpu_backend *cpu = (lt_cpu_backend *)backend;
+    *program = NULL;
+    LT_TRY(lt_plan_check(plan, err));
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const char *reason = "";
+        if (!backend->supports(backend, plan, &plan->ops[i], &reason)) {
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: op %zu (%s): %s", i, lt_op_name(plan->ops[i].code), reason);
+        }
+    }
+    if (options->max_tokens == 0 || options->max_seqs == 0) {
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: a batch must admit at least one token and one sequence");
+    }
+    lt_program *p = lt_alloc_zero(&cpu->runtime->mem, sizeof *p);
+    if (!p) return lt_no_memory(err, sizeof *p, "a compiled plan");
+    p->runtime = cpu->runtime;
+    p->kernels = cpu->kernels;
+    p->plan = plan;
+    p->max_tokens = options->max_tokens;
+    p->max_seqs = options->max_seqs;
+    p->n_threads = lt_pool_threads(cpu->runtime->pool);
+    if (pthread_mutex_init(&p->lock, NULL) != 0) {
+        lt_free(&cpu->runtime->mem, p);
+        return lt_fail(err, LATTICE_ERR_NO_MEMORY, "out of memory for a lock");
+    }
+    lattice_status status = compile_program(p, options, err);
+    if (status != LATTICE_OK) {
+        program_free(p);
+        return status;
+    }
+    *program = p;
+    return LATTICE_OK;
+}
+
+static void memory(const lt_program *program, lt_memory_report *report)
+{
+    *report = (lt_memory_report){
+        .weight_bytes = program->weights.stored_bytes,
+        .packed_bytes = program->weights.packed_bytes,
+        .workspace_bytes = program->memory.size,
+    };
+}
+
+static void backend_free(lt_backend *backend)
+{
+    if (!backend) return;
+    lt_cpu_backend *cpu = (lt_cpu_backend *)backend;
+    lt_free(&cpu->runtime->mem, cpu);
+}
+
+lattice_status lt_cpu_backend_create(lattice_runtime *runtime, const char *isa, lattice_compute compute, lt_backend **backend,
+                                     lattice_error *err)
+{
+    *backend = NULL;
+    if (compute != LATTICE_COMPUTE_AUTO && compute != LATTICE_COMPUTE_F32) {
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: only float32 arithmetic is built in");
+    }
+    const lt_kernels *kernels = lt_kernels_find(isa);
+    if (!kernels) {
+        char names[128] = "";
+        size_t n, length = 0;
+        const lt_kernels *const *available = lt_kernels_available(&n);
+        for (size_t i = 0; i < n && length < sizeof names; i++) {
+            int written = snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "", available[i]->isa);
+            if (written > 0) length += (size_t)written;
+        }
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: instruction set '%s' is not available; available are: %s", isa, names);
+    }
+    lt_cpu_backend *cpu = lt_alloc_zero(&runtime->mem, sizeof *cpu);
+    if (!cpu) return lt_no_memory(err, sizeof *cpu, "a backend");
+    cpu->base = (lt_backend){
+        .name = "cpu",
+        .isa = kernels->isa,
+        .supports = supports,
+        .compile = compile,
+        .program_free = program_free,
+        .run = lt_cpu_run,
+        .memory = memory,
+        .free = backend_free,
+    };
+    cpu->runtime = runtime;
+    cpu->kernels = kernels;
+    *backend = &cpu->base;
+    return LATTICE_OK;
+}

@@ -1,0 +1,121 @@
+/* The CPU backend's own structures: bound weights, groups of operations, places of values, the compiled program.
+ *
+ * Compiling cuts the plan into groups: maximal runs of ROW operations over the same rows, and single SEQ operations. A value that
+ * lives inside one group is local: it exists tile by tile in a thread's own memory. The others have a place in the workspace,
+ * shared by values whose lifetimes do not meet. Places are counted in floats a row, so that a batch of few rows takes few pages:
+ * value v lies at base + offset(v) * rows, with a leading dimension that is an odd number of cache lines. */
+#ifndef LT_BACKEND_CPU_CPU_H
+#define LT_BACKEND_CPU_CPU_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+
+/* ------------------------------------------------------------------ weights (weights.c) */
+
+/* What a weight is kept as. A matrix that is also a table (a tied output projection) is both. */
+typedef struct lt_cpu_weight {
+    const lt_weight *source;
+    const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored */
+    bool is_vector, is_table, is_matrix;
+    float *vector;     /* vectors: [rows], converted when compiled */
+    float *panels;     /* matrices: [n_panels][cols][nr], filled by the first run; NULL: packed whenever touched */
+    size_t n_panels;   /* matrices */
+    size_t first_item; /* panels of the weights before it that are packed once */
+} lt_cpu_weight;
+
+typedef struct lt_cpu_weights {
+    lt_cpu_weight *list; /* [plan->n_weights] */
+    size_t n;
+    float *vectors; /* all vectors, one behind the other */
+    lt_reserve panels;
+    size_t packed_bytes, stored_bytes;
+    size_t n_items;  /* panels to pack once */
+    size_t max_cols; /* of all matrices */
+} lt_cpu_weights;
+
+/* Decides for every weight of the plan whether it is used as mapped, packed once or packed when touched, and opens its shard.
+ * The only place that decides it. lt_cpu_weights_free releases it, also after a failure. */
+lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
+                                   const lt_kernels *kernels, const lattice_allocator *mem, lattice_error *err);
+void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem);
+/* Fills the packed copies: every thread of a region calls it with the same counter, 0 at first, and gather scratch of its own. */
+void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather);
+/* Gives back the mapped pages of what has been packed. */
+void lt_cpu_weights_forget(const lt_cpu_weights *weights);
+/* Packs panel `index` of a matrix into panel[cols][nr]. gather: lt_cpu_gather_floats() floats. */
+void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather);
+size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels);
+
+/* ------------------------------------------------------------------ program (cpu.c) */
+
+typedef struct lt_cpu_group {
+    lt_domain domain;
+    lt_rows rows; /* of what its ops write */
+    size_t first_op, n_ops;
+    bool touched;       /* a matrix of it is packed whenever touched */
+    size_t local_width; /* floats a row of its local values */
+    size_t tile_rows;   /* rows of a tile at most */
+    size_t column_rows; /* up to so many rows, threads split columns instead of rows */
+} lt_cpu_group;
+
+typedef struct lt_cpu_place {
+    bool is_local;
+    size_t offset; /* floats a row */
+    size_t ld;     /* leading dimension in floats */
+} lt_cpu_place;
+
+typedef struct lt_cpu_counter {
+    atomic_size_t next;
+    char padding[64 - sizeof(atomic_size_t)]; /* one a cache line */
+} lt_cpu_counter;
+
+typedef struct lt_cpu_range {
+    size_t first, n;
+} lt_cpu_range;
+
+struct lt_program {
+    lattice_runtime *runtime;
+    const lt_kernels *kernels;
+    const lt_plan *plan;
+    size_t max_tokens, max_seqs;
+    int n_threads;
+    lt_cpu_weights weights;
+    bool packed;
+
+    lt_cpu_group *groups;
+    size_t n_groups;
+    lt_cpu_range body, tails[LT_TAIL_COUNT]; /* of groups */
+    lt_cpu_place *places;                    /* [plan->n_values] */
+    size_t width[3];                         /* floats a row of the workspace, by lt_rows */
+
+    /* One reservation: a part for each thread, then what column splits share, then the workspace. In floats. */
+    lt_reserve memory;
+    size_t thread_floats, tile_floats, attention_floats, panel_floats;
+    size_t column_floats;
+
+    /* The run in progress, under the lock. */
+    pthread_mutex_t lock;
+    float **base;             /* [n_values] row 0 of a workspace value */
+    size_t *ld;               /* [n_values] */
+    size_t *first_query_tile; /* [max_seqs + 1] attention tiles before a sequence */
+    lt_cpu_counter *counters; /* [n_groups + 1]; the last is for packing */
+    double *seconds;          /* [n_threads][plan->n_ops] */
+};
+
+/* backend->run (execute.c). */
+lattice_status lt_cpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
+                          lattice_error *err);
+
+static inline size_t lt_ceil_div(size_t a, size_t b)
+{
+    return a / b + (a % b != 0);
+}
+static inline size_t lt_round_up(size_t a, size_t multiple)
+{
+    return lt_ceil_div(a, multiple) * multiple;
+}
+
+#endif

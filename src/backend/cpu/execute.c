@@ -1,0 +1,591 @@
+/* Runs a compiled plan: one parallel region for the whole forward pass, a barrier between groups, no allocation.
+ *
+ * A group of ROW operations goes through the cache tile of rows by tile of rows: a thread takes a tile through all operations of
+ * the group, and what lives only inside the group stays in its own memory. Few rows are split by columns instead, operation by
+ * operation, so that each thread reads only its part of every matrix. The kernels sum every output in an order that depends on
+ * neither, so the choice never changes a bit. Attention is cut into (sequence, head, tile of queries), pooling into (sequence,
+ * columns); threads take these from a counter. */
+#include "backend/cpu/cpu.h"
+
+#include "base/clock.h"
+
+typedef struct run {
+    lt_program *program;
+    const lt_plan *plan;
+    const lt_kernels *kernels;
+    const lt_batch *batch;
+    float *out;
+    unsigned pooling;       /* of the batch, 0: the op's */
+    size_t rows[3];         /* by lt_rows */
+    float *column_memory;   /* shared local values of a column split */
+    lt_cpu_range ranges[2]; /* groups of the body and of the tail */
+    size_t n_groups;
+    size_t fail_group; /* fault injection: SIZE_MAX for none */
+    const bool *cancel;
+    bool pack, profile;
+    atomic_size_t stop; /* no group from this one on is run */
+} run;
+
+/* Where the local values of a group are: `rows` rows of each, the first of them row `row0` of the batch. */
+typedef struct frame {
+    float *memory;
+    size_t rows, row0;
+    int thread;
+} frame;
+
+/* Rows [begin, end) and, for products, panels [panel_begin, panel_end). */
+typedef struct part {
+    size_t begin, end, panel_begin, panel_end;
+} part;
+
+typedef struct view {
+    float *data; /* of the first row of the part */
+    size_t ld;
+} view;
+
+static view view_of(const run *r, const frame *f, int value, size_t row)
+{
+    const lt_cpu_place *place = &r->program->places[value];
+    if (place->is_local) return (view){ f->memory + place->offset * f->rows + (row - f->row0) * place->ld, place->ld };
+    size_t ld = r->program->ld[value];
+    return (view){ r->program->base[value] + row * ld, ld };
+}
+
+static float *thread_memory(const run *r, int thread)
+{
+    return (float *)r->program->memory.base + (size_t)thread * r->program->thread_floats;
+}
+
+static float *attention_scratch(const run *r, int thread)
+{
+    return thread_memory(r, thread) + r->program->tile_floats;
+}
+static float *panel_scratch(const run *r, int thread)
+{
+    return attention_scratch(r, thread) + r->program->attention_floats;
+}
+static float *gather_scratch(const run *r, int thread)
+{
+    return panel_scratch(r, thread) + r->program->panel_floats;
+}
+
+/* Takes the next `n` of `total` items; false: none is left. */
+static bool take(atomic_size_t *counter, size_t n, size_t total, size_t *begin, size_t *end)
+{
+    *begin = atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+    if (*begin >= total) return false;
+    *end = total - *begin < n ? total : *begin + n;
+    return true;
+}
+
+/* ------------------------------------------------------------------ row operations on a part */
+
+static void embed(const run *r, const lt_op *op, const frame *f, part p)
+{
+    const lt_batch *batch = r->batch;
+    const lt_cpu_weight *tables[3] = { 0 };
+    for (int i = 0; i < 3; i++) {
+        if (op->weight[i] != LT_NONE) tables[i] = &r->program->weights.list[op->weight[i]];
+    }
+    view out = view_of(r, f, op->out[0], p.begin);
+    for (size_t row = p.begin; row < p.end; row++, out.data += out.ld) {
+        size_t index[3] = {
+            batch->ids[row],
+            batch->positions[row] + op->position_offset,
+            batch->type_ids && !op->type_zero ? batch->type_ids[row] : 0,
+        };
+        for (int i = 0; i < 3; i++) {
+            if (!tables[i]) continue;
+            const lt_weight *source = tables[i]->source;
+            const uint8_t *from = tables[i]->data[0] + index[i] * source->cols * lt_dtype_size(source->dtype);
+            if (i == 0) {
+                r->kernels->convert(out.data, from, source->dtype, source->cols);
+            } else {
+                r->kernels->accumulate(out.data, from, source->dtype, source->cols);
+            }
+        }
+    }
+}
+
+static void add_norm(const run *r, const lt_op *op, const frame *f, part p)
+{
+    view x = view_of(r, f, op->in[0].value, p.begin);
+    lt_norm args = { .x = x.data + op->in[0].column, .ldx = x.ld, .m = p.end - p.begin, .eps = op->eps };
+    if (op->in[1].value != LT_NONE) {
+        view residual = view_of(r, f, op->in[1].value, p.begin);
+        args.residual = residual.data + op->in[1].column;
+        args.ldr = residual.ld;
+    }
+    if (op->out[1] != LT_NONE) {
+        view sum = view_of(r, f, op->out[1], p.begin);
+        args.n = r->plan->values[op->out[1]].width;
+        args.sum = sum.data;
+        args.lds = sum.ld;
+    }
+    if (op->out[0] != LT_NONE) {
+        view y = view_of(r, f, op->out[0], p.begin);
+        args.n = r->plan->values[op->out[0]].width;
+        args.y = y.data;
+        args.ldy = y.ld;
+        args.gain = r->program->weights.list[op->weight[0]].vector;
+        if (op->weight[1] != LT_NONE) args.bias = r->program->weights.list[op->weight[1]].vector;
+    }
+    r->kernels->norm(&args);
+}
+
+static void linear(const run *r, const lt_op *op, const frame *f, part p)
+{
+    const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
+    size_t nr = r->kernels->nr, k = w->source->cols;
+    view x = view_of(r, f, op->in[0].value, p.begin), y = view_of(r, f, op->out[0], p.begin);
+    lt_linear args = {
+        .x = x.data + op->in[0].column,
+        .ldx = x.ld,
+        .m = p.end - p.begin,
+        .k = k,
+        .n = w->source->rows,
+        .activation = op->activation,
+        .y = y.data,
+        .ldy = y.ld,
+    };
+    if (op->weight[1] != LT_NONE) args.bias = r->program->weights.list[op->weight[1]].vector;
+    if (op->in[1].value != LT_NONE) {
+        view residual = view_of(r, f, op->in[1].value, p.begin);
+        args.residual = residual.data + op->in[1].column;
+        args.ldr = residual.ld;
+    }
+    if (w->panels) {
+        args.panels = w->panels + p.panel_begin * nr * k;
+        args.panel_begin = p.panel_begin;
+        args.panel_end = p.panel_end;
+        r->kernels->linear(&args);
+        return;
+    }
+    float *panel = panel_scratch(r, f->thread), *gather = gather_scratch(r, f->thread);
+    args.panels = panel;
+    for (size_t i = p.panel_begin; i < p.panel_end; i++) {
+        lt_cpu_pack_panel(w, r->kernels, i, panel, gather);
+        args.panel_begin = i;
+        args.panel_end = i + 1;
+        r->kernels->linear(&args);
+    }
+}
+
+static void select_rows(const run *r, const lt_op *op, const frame *f, part p)
+{
+    size_t width = r->plan->values[op->out[0]].width;
+    view out = view_of(r, f, op->out[0], p.begin);
+    for (size_t row = p.begin; row < p.end; row++, out.data += out.ld) {
+        view in = view_of(r, f, op->in[0].value, r->batch->out_rows[row]);
+        memcpy(out.data, in.data + op->in[0].column, width * sizeof(float));
+    }
+}
+
+/* Copies columns [begin, end) of what the op has just written into the trace. */
+static void trace(const run *r, const lt_op *op, const frame *f, part p, size_t begin, size_t end)
+{
+    size_t width = r->plan->values[op->out[0]].width;
+    float *to = r->batch->trace + (size_t)(op->trace - 1) * r->batch->n_tokens * width;
+    view from = view_of(r, f, op->out[0], p.begin);
+    for (size_t row = p.begin; row < p.end; row++, from.data += from.ld) {
+        memcpy(to + row * width + begin, from.data + begin, (end - begin) * sizeof(float));
+    }
+}
+
+static size_t panels_of(const run *r, const lt_op *op)
+{
+    return op->code == LT_OP_LINEAR ? r->program->weights.list[op->weight[0]].n_panels : 0;
+}
+
+static void row_op(const run *r, const lt_op *op, const frame *f, part p)
+{
+    if (p.begin >= p.end) return;
+    switch (op->code) {
+    case LT_OP_EMBED: embed(r, op, f, p); break;
+    case LT_OP_ADD_NORM: add_norm(r, op, f, p); break;
+    case LT_OP_LINEAR: linear(r, op, f, p); break;
+    case LT_OP_SELECT: select_rows(r, op, f, p); break;
+    case LT_OP_ATTENTION:
+    case LT_OP_POOL:
+    case LT_OP_COUNT: break;
+    }
+    if (op->trace > 0 && r->batch->trace) {
+        size_t begin = 0, end = r->plan->values[op->out[0]].width, nr = r->kernels->nr;
+        if (op->code == LT_OP_LINEAR) {
+            begin = p.panel_begin * nr;
+            if (p.panel_end * nr < end) end = p.panel_end * nr;
+        }
+        trace(r, op, f, p, begin, end);
+    }
+}
+
+static void timed_row_op(const run *r, size_t index, const frame *f, part p)
+{
+    if (!r->profile) {
+        row_op(r, &r->plan->ops[index], f, p);
+        return;
+    }
+    double start = lt_clock_seconds();
+    row_op(r, &r->plan->ops[index], f, p);
+    r->program->seconds[(size_t)f->thread * r->plan->n_ops + index] += lt_clock_seconds() - start;
+}
+
+/* ------------------------------------------------------------------ groups of row operations */
+
+/* Rows of a tile: as many tiles as threads or a multiple of it, all alike, none over `most`. */
+static size_t balanced_tile(const run *r, size_t rows, size_t most, size_t n_threads)
+{
+    size_t tiles = lt_round_up(lt_ceil_div(rows, most), n_threads);
+    size_t size = lt_ceil_div(rows, tiles), mr = r->kernels->mr;
+    /* Whole micro-tiles waste nothing, where that does not take a thread's share away. */
+    size_t whole = lt_round_up(size, mr);
+    return tiles > 2 * n_threads && whole <= most ? whole : size;
+}
+
+static void run_tiles(run *r, const lt_cpu_group *group, atomic_size_t *counter, int thread, size_t n_threads)
+{
+    size_t rows = r->rows[group->rows], tile = balanced_tile(r, rows, group->tile_rows, n_threads), begin, end;
+    frame f = { .memory = thread_memory(r, thread), .rows = group->tile_rows, .thread = thread };
+    while (take(counter, tile, rows, &begin, &end)) {
+        f.row0 = begin;
+        for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++) {
+            timed_row_op(r, i, &f, (part){ begin, end, 0, panels_of(r, &r->plan->ops[i]) });
+        }
+    }
+}
+
+/* In how many pieces of rows a product is cut besides its panels, so that the last round of work is not left to few threads. */
+static size_t row_pieces(const run *r, size_t rows, size_t panels, size_t n_threads)
+{
+    size_t best = 1, best_cost = SIZE_MAX;
+    for (size_t pieces = 1; pieces <= 4; pieces++) {
+        size_t piece = lt_ceil_div(rows, pieces);
+        if (pieces > 1 && piece < r->kernels->mr) break;
+        size_t cost = lt_ceil_div(panels * pieces, n_threads) * piece;
+        if (cost < best_cost) {
+            best = pieces;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_threads)
+{
+    size_t rows = r->rows[group->rows], me = (size_t)thread;
+    frame f = { .memory = r->column_memory, .rows = rows, .thread = thread };
+    for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++) {
+        const lt_op *op = &r->plan->ops[i];
+        size_t panels = panels_of(r, op);
+        if (panels == 0) {
+            timed_row_op(r, i, &f, (part){ rows * me / n_threads, rows * (me + 1) / n_threads, 0, 0 });
+        } else {
+            size_t pieces = row_pieces(r, rows, panels, n_threads), piece = lt_ceil_div(rows, pieces);
+            size_t item = panels * pieces * me / n_threads, end = panels * pieces * (me + 1) / n_threads;
+            while (item < end) { /* all panels of one piece of rows, then the next */
+                size_t first = item / panels * piece, panel = item % panels;
+                if (first > rows) first = rows; /* the last pieces may be empty */
+                size_t last_panel = panels - panel < end - item ? panels : panel + (end - item);
+                size_t last = rows - first < piece ? rows : first + piece;
+                timed_row_op(r, i, &f, (part){ first, last, panel, last_panel });
+                item += last_panel - panel;
+            }
+        }
+        if (i + 1 < group->first_op + group->n_ops) lt_pool_barrier(r->program->runtime->pool);
+    }
+}
+
+/* ------------------------------------------------------------------ attention */
+
+static size_t query_tiles(const run *r, size_t length)
+{
+    return lt_ceil_div(length, r->kernels->query_tile);
+}
+
+/* One head's tile of queries of one sequence, which starts at token `start`. */
+static void attend(const run *r, const lt_op *op, size_t start, size_t length, size_t head, size_t tile, float *scratch)
+{
+    size_t size = lt_ceil_div(length, query_tiles(r, length));
+    size_t first = tile * size, n = length - first < size ? length - first : size;
+    size_t kv_head = head / (op->n_heads / op->n_kv_heads);
+    const lt_operand *in = op->in;
+    frame none = { 0 }; /* all its values lie in the workspace: groups of attention hold nothing else */
+    view q = view_of(r, &none, in[0].value, start + first), k = view_of(r, &none, in[1].value, start);
+    view v = view_of(r, &none, in[2].value, start), out = view_of(r, &none, op->out[0], start + first);
+    lt_attention args = {
+        .q = q.data + in[0].column + head * in[0].head_stride,
+        .k = k.data + in[1].column + kv_head * in[1].head_stride,
+        .v = v.data + in[2].column + kv_head * in[2].head_stride,
+        .ldq = q.ld,
+        .ldk = k.ld,
+        .ldv = v.ld,
+        .out = out.data + head * op->head_dim,
+        .ldo = out.ld,
+        .n_queries = n,
+        .n_keys = length,
+        .head_dim = op->head_dim,
+        .scale = op->scale,
+        .causal = op->causal,
+        .first_position = first,
+        .scratch = scratch,
+    };
+    r->kernels->attention(&args);
+}
+
+static void run_attention(run *r, const lt_op *op, atomic_size_t *counter, int thread, size_t n_threads)
+{
+    const size_t *first_tile = r->program->first_query_tile, *starts = r->batch->seq_starts;
+    size_t total = first_tile[r->batch->n_seqs] * op->n_heads;
+    size_t chunk = total / (n_threads * 16) + 1, begin, end;
+    if (chunk > op->n_heads) chunk = op->n_heads;
+    size_t seq = 0; /* items come in ascending order, so the search goes on from the last one */
+    while (take(counter, chunk, total, &begin, &end)) {
+        for (size_t item = begin; item < end; item++) {
+            while (first_tile[seq + 1] * op->n_heads <= item) seq++;
+            size_t tiles = first_tile[seq + 1] - first_tile[seq], local = item - first_tile[seq] * op->n_heads;
+            size_t head = local / tiles, tile = local % tiles;
+            if (op->causal) tile = tiles - 1 - tile; /* the most keys first */
+            attend(r, op, starts[seq], starts[seq + 1] - starts[seq], head, tile, attention_scratch(r, thread));
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ pooling */
+
+/* Columns [column, column + n) of one sequence, every pooling asked for, in the order of their bits. The first token that counts
+ * is `skip`, but for cls, which is the first of all, and for the weights of weightedmean, which count from the sequence's start.
+ */
+static void pool_columns(const run *r, const lt_op *op, size_t seq, size_t column, size_t n)
+{
+    size_t start = r->batch->seq_starts[seq], length = r->batch->seq_starts[seq + 1] - start;
+    size_t skip = r->batch->pool_skip ? r->batch->pool_skip[seq] : 0, width = r->plan->values[op->out[0]].width;
+    if (skip >= length) skip = length - 1;
+    unsigned pooling = r->pooling ? r->pooling : op->pooling;
+    width /= (size_t)__builtin_popcount(op->pooling);
+    frame none = { 0 };
+    view in = view_of(r, &none, op->in[0].value, start);
+    const float *cls = in.data + op->in[0].column + column, *x = cls + skip * in.ld;
+    size_t m = length - skip;
+    float *out = r->out + seq * width * (size_t)__builtin_popcount(pooling) + column;
+    for (unsigned bit = 1; bit <= LATTICE_POOLING_LASTTOKEN; bit <<= 1) {
+        if (!(pooling & bit)) continue;
+        switch (bit) {
+        case LATTICE_POOLING_CLS: memcpy(out, cls, n * sizeof(float)); break;
+        case LATTICE_POOLING_LASTTOKEN: memcpy(out, x + (m - 1) * in.ld, n * sizeof(float)); break;
+        case LATTICE_POOLING_MAX: r->kernels->pool_max(x, in.ld, m, n, out); break;
+        case LATTICE_POOLING_MEAN: r->kernels->pool_sum(x, in.ld, m, n, (float)(1.0 / (double)m), out); break;
+        case LATTICE_POOLING_MEAN_SQRT_LEN:
+            r->kernels->pool_sum(x, in.ld, m, n, (float)(1.0 / __builtin_sqrt((double)m)), out);
+            break;
+        default: {
+            double weights = ((double)skip + 1 + (double)length) * (double)m / 2; /* Σ i, i = skip + 1 … length */
+            r->kernels->pool_weighted(x, in.ld, m, n, skip, (float)(1.0 / weights), out);
+        }
+        }
+        out += width;
+    }
+}
+
+static void run_pool(run *r, const lt_op *op, atomic_size_t *counter, size_t n_threads)
+{
+    size_t width = r->plan->values[op->out[0]].width / (size_t)__builtin_popcount(op->pooling);
+    /* Few sequences: cut the columns too, in whole cache lines. */
+    size_t pieces = r->batch->n_seqs >= 4 * n_threads ? 1 : n_threads;
+    size_t piece = lt_round_up(lt_ceil_div(width, pieces), 16), begin, end;
+    while (take(counter, 1, r->batch->n_seqs * pieces, &begin, &end)) {
+        size_t column = begin % pieces * piece;
+        if (column < width) pool_columns(r, op, begin / pieces, column, width - column < piece ? width - column : piece);
+    }
+}
+
+/* ------------------------------------------------------------------ the region */
+
+static void run_seq_op(run *r, size_t index, atomic_size_t *counter, int thread, size_t n_threads)
+{
+    const lt_op *op = &r->plan->ops[index];
+    double start = r->profile ? lt_clock_seconds() : 0;
+    if (op->code == LT_OP_ATTENTION) {
+        run_attention(r, op, counter, thread, n_threads);
+    } else {
+        run_pool(r, op, counter, n_threads);
+    }
+    if (r->profile) r->program->seconds[(size_t)thread * r->plan->n_ops + index] += lt_clock_seconds() - start;
+}
+
+static void region(void *arg, int thread, int threads)
+{
+    run *r = arg;
+    lt_program *p = r->program;
+    size_t n_threads = (size_t)threads;
+    if (r->pack) {
+        lt_cpu_weights_pack(&p->weights, r->kernels, &p->counters[p->n_groups].next, gather_scratch(r, thread));
+        lt_pool_barrier(p->runtime->pool);
+    }
+    for (size_t i = 0; i < r->n_groups; i++) {
+        size_t index = i < r->ranges[0].n ? r->ranges[0].first + i : r->ranges[1].first + (i - r->ranges[0].n);
+        const lt_cpu_group *group = &p->groups[index];
+        atomic_size_t *counter = &p->counters[index].next;
+        if (index == r->fail_group) return;
+        if (group->domain == LT_DOMAIN_SEQ) {
+            run_seq_op(r, group->first_op, counter, thread, n_threads);
+        } else if (r->rows[group->rows] <= group->column_rows) {
+            run_columns(r, group, thread, n_threads);
+        } else {
+            run_tiles(r, group, counter, thread, n_threads);
+        }
+        if (i + 1 == r->n_groups) return;
+        /* One thread looks at the flag before the barrier, so that all of them stop at the same group. */
+        if (thread == 0 && r->cancel && __atomic_load_n(r->cancel, __ATOMIC_RELAXED)) atomic_store(&r->stop, i + 1);
+        lt_pool_barrier(p->runtime->pool);
+        if (atomic_load(&r->stop) <= i + 1) return;
+    }
+}
+
+/* ------------------------------------------------------------------ before and after */
+
+/* Everything that the kernels index with is checked here once, whoever packed the batch. */
+static lattice_status check_ids(const lt_program *p, const lt_batch *batch, lattice_error *err)
+{
+    for (size_t i = 0; i < p->plan->n_body; i++) {
+        const lt_op *op = &p->plan->ops[i];
+        if (op->code != LT_OP_EMBED) continue;
+        const lt_weight *weights = p->plan->weights;
+        size_t words = weights[op->weight[0]].rows;
+        size_t positions = op->weight[1] != LT_NONE ? weights[op->weight[1]].rows - op->position_offset : SIZE_MAX;
+        size_t types = op->weight[2] != LT_NONE && batch->type_ids && !op->type_zero ? weights[op->weight[2]].rows : SIZE_MAX;
+        for (size_t t = 0; t < batch->n_tokens; t++) {
+            if (batch->ids[t] >= words) {
+                return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "token id %u is outside the vocabulary of %zu",
+                               (unsigned)batch->ids[t], words);
+            }
+            if (batch->positions[t] >= positions) {
+                return lt_fail(err, LATTICE_ERR_TOO_LONG, "position %u is past the %zu that the model has",
+                               (unsigned)batch->positions[t], positions);
+            }
+            if (types != SIZE_MAX && batch->type_ids[t] >= types) {
+                return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "token type %u is outside the table of %zu",
+                               (unsigned)batch->type_ids[t], types);
+            }
+        }
+    }
+    return LATTICE_OK;
+}
+
+static lattice_status check_batch(const lt_program *p, const lt_batch *batch, lt_tail_kind tail, lattice_error *err)
+{
+    if (tail < 0 || tail >= LT_TAIL_COUNT || !p->plan->tails[tail].present) {
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the model does not give results of kind %d", (int)tail);
+    }
+    if (batch->n_tokens == 0 || batch->n_seqs == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the batch is empty");
+    if (batch->n_tokens > p->max_tokens || batch->n_seqs > p->max_seqs || batch->n_out > p->max_tokens) {
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT,
+                       "a batch of %zu tokens in %zu sequences is over the limit of %zu in %zu", batch->n_tokens, batch->n_seqs,
+                       p->max_tokens, p->max_seqs);
+    }
+    if (batch->pooling >= 2 * LATTICE_POOLING_LASTTOKEN) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "unknown pooling");
+    bool tiled = batch->seq_starts[0] == 0 && batch->seq_starts[batch->n_seqs] == batch->n_tokens;
+    for (size_t s = 0; tiled && s < batch->n_seqs; s++) tiled = batch->seq_starts[s] < batch->seq_starts[s + 1];
+    if (!tiled) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the sequences do not tile the batch, or one is empty");
+    for (size_t i = 0; i < batch->n_out; i++) {
+        if (batch->out_rows[i] >= batch->n_tokens)
+            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "an output row is outside the batch");
+    }
+    return check_ids(p, batch, err);
+}
+
+/* Gives every workspace value its place for a batch of this size; the result's place is the caller's array. */
+static void place_rows(run *r, lt_tail_kind tail)
+{
+    lt_program *p = r->program;
+    float *next = (float *)p->memory.base + (size_t)p->n_threads * p->thread_floats;
+    float *memory[3];
+    r->column_memory = next;
+    next += p->column_floats;
+    for (int rows = 0; rows < 3; rows++) {
+        memory[rows] = next;
+        next += p->width[rows] * r->rows[rows];
+    }
+    for (size_t v = 0; v < p->plan->n_values; v++) {
+        lt_rows rows = p->plan->values[v].rows;
+        p->base[v] = memory[rows] + p->places[v].offset * r->rows[rows];
+        p->ld[v] = p->places[v].ld;
+    }
+    int result = p->plan->tails[tail].result;
+    p->base[result] = r->out;
+    p->ld[result] = p->plan->values[result].width;
+}
+
+static void prepare(run *r, lt_tail_kind tail, const lt_run_hooks *hooks)
+{
+    lt_program *p = r->program;
+    const lt_batch *batch = r->batch;
+    r->ranges[0] = p->body;
+    r->ranges[1] = p->tails[tail];
+    r->n_groups = p->body.n + p->tails[tail].n;
+    r->rows[LT_ROWS_TOKENS] = batch->n_tokens;
+    r->rows[LT_ROWS_SEQS] = batch->n_seqs;
+    r->rows[LT_ROWS_OUT] = batch->n_out;
+    r->pooling = batch->pooling;
+    place_rows(r, tail);
+    p->first_query_tile[0] = 0;
+    for (size_t s = 0; s < batch->n_seqs; s++) {
+        p->first_query_tile[s + 1] = p->first_query_tile[s] + query_tiles(r, batch->seq_starts[s + 1] - batch->seq_starts[s]);
+    }
+    for (size_t i = 0; i <= p->n_groups; i++) atomic_init(&p->counters[i].next, 0);
+    atomic_init(&r->stop, SIZE_MAX);
+    r->fail_group = SIZE_MAX;
+    r->pack = !p->packed && p->weights.n_items > 0;
+    if (!hooks) return;
+    r->cancel = hooks->cancel;
+    r->profile = hooks->profile != NULL;
+    if (r->profile) memset(p->seconds, 0, (size_t)p->n_threads * p->plan->n_ops * sizeof(double));
+    for (size_t i = 0; hooks->fail_at_op > 0 && i < r->n_groups; i++) {
+        size_t index = i < r->ranges[0].n ? r->ranges[0].first + i : r->ranges[1].first + (i - r->ranges[0].n);
+        size_t op = (size_t)hooks->fail_at_op - 1, first = p->groups[index].first_op;
+        if (op >= first && op - first < p->groups[index].n_ops) r->fail_group = index;
+    }
+}
+
+static void add_profile(const run *r, lt_op_profile *profile)
+{
+    const lt_program *p = r->program;
+    for (size_t g = 0; g < r->n_groups; g++) {
+        size_t index = g < r->ranges[0].n ? r->ranges[0].first + g : r->ranges[1].first + (g - r->ranges[0].n);
+        const lt_cpu_group *group = &p->groups[index];
+        for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++) {
+            for (size_t t = 0; t < (size_t)p->n_threads; t++) profile[i].seconds += p->seconds[t * p->plan->n_ops + i];
+            profile[i].flop += lt_op_flop(p->plan, &p->plan->ops[i], r->batch);
+            profile[i].bytes += lt_op_bytes(p->plan, &p->plan->ops[i], r->batch);
+        }
+    }
+}
+
+static lattice_status run_locked(run *r, lt_tail_kind tail, const lt_run_hooks *hooks, lattice_error *err)
+{
+    lt_program *p = r->program;
+    prepare(r, tail, hooks);
+    if (r->cancel && __atomic_load_n(r->cancel, __ATOMIC_RELAXED)) return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
+    lt_pool_run(p->runtime->pool, region, r);
+    if (r->pack) {
+        p->packed = true;
+        lt_cpu_weights_forget(&p->weights);
+    }
+    if (atomic_load(&r->stop) != SIZE_MAX) return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
+    if (r->fail_group != SIZE_MAX) {
+        return lt_fail(err, LATTICE_ERR_DEVICE, "cpu: op %d (%s) failed: injected fault", hooks->fail_at_op - 1,
+                       lt_op_name(p->plan->ops[hooks->fail_at_op - 1].code));
+    }
+    if (r->profile) add_profile(r, hooks->profile);
+    return LATTICE_OK;
+}
+
+lattice_status lt_cpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
+                          lattice_error *err)
+{
+    LT_TRY(check_batch(program, batch, tail, err));
+    run r = { .program = program, .plan = program->plan, .kernels = program->kernels, .batch = batch, .out = out };
+    pthread_mutex_lock(&program->lock);
+    lattice_status status = run_locked(&r, tail, hooks, err);
+    pthread_mutex_unlock(&program->lock);
+    return status;
+}

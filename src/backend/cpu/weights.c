@@ -1,0 +1,199 @@
+/* Where weights live on the CPU: mapped, packed once, or packed when touched.
+ *
+ * Vectors (biases, gains) become float32 when the plan is compiled. Tables of embeddings are read by rows from the mapping in
+ * their stored type. A matrix is multiplied from panels of nr outputs; packing them takes a read of the whole matrix, so it is
+ * done by all threads in the first run, and the mapped pages are given back, so that a weight is resident once. Where the packed
+ * copies would take more than the limits below, a panel is packed into a thread's scratch each time it is needed instead, and its
+ * cost spreads over the rows of the tile. */
+#include "backend/cpu/cpu.h"
+
+/* float32 matrices: a packed copy replaces the mapped pages, byte for byte. */
+#define PACK_LIMIT_F32 ((size_t)2 << 30)
+/* 16-bit matrices: a packed copy is float32, twice the size of what it replaces. */
+#define PACK_LIMIT_16 ((size_t)512 << 20)
+
+static void mark_uses(lt_cpu_weights *weights, const lt_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const lt_op *op = &plan->ops[i];
+        for (int k = 0; k < 4; k++) {
+            if (op->weight[k] == LT_NONE) continue;
+            lt_cpu_weight *w = &weights->list[op->weight[k]];
+            if (op->code == LT_OP_EMBED) {
+                w->is_table = true;
+            } else if (op->code == LT_OP_LINEAR && k == 0) {
+                w->is_matrix = true;
+            } else {
+                w->is_vector = true;
+            }
+        }
+    }
+}
+
+static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan, lattice_error *err)
+{
+    for (size_t i = 0; i < weights->n; i++) {
+        lt_cpu_weight *w = &weights->list[i];
+        w->source = &plan->weights[i];
+        if (w->source->dtype != LT_F32 && w->source->dtype != LT_F16 && w->source->dtype != LT_BF16) {
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: tensor '%.*s' has type %s",
+                           LT_STR_ARG(w->source->segments[0].tensor->name), lt_dtype_name(w->source->dtype));
+        }
+        for (int s = 0; s < w->source->n_segments; s++) {
+            const lt_segment *segment = &w->source->segments[s];
+            const void *data;
+            LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &data, err));
+            w->data[s] = data;
+            weights->stored_bytes += segment->tensor->size;
+        }
+    }
+    return LATTICE_OK;
+}
+
+static lattice_status convert_vectors(lt_cpu_weights *weights, const lt_kernels *kernels, const lattice_allocator *mem,
+                                      lattice_error *err)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < weights->n; i++) {
+        if (weights->list[i].is_vector && !lt_add(total, weights->list[i].source->rows, &total)) {
+            return lt_no_memory(err, SIZE_MAX, "vectors");
+        }
+    }
+    weights->vectors = lt_alloc_array(mem, total > 0 ? total : 1, sizeof(float));
+    if (!weights->vectors) return lt_no_memory(err, total * sizeof(float), "vectors");
+    float *next = weights->vectors;
+    for (size_t i = 0; i < weights->n; i++) {
+        lt_cpu_weight *w = &weights->list[i];
+        if (!w->is_vector) continue;
+        w->vector = next;
+        for (int s = 0; s < w->source->n_segments; s++) {
+            size_t n = w->source->segments[s].tensor->n_elements;
+            kernels->convert(next, w->data[s], w->source->dtype, n);
+            next += n;
+        }
+    }
+    return LATTICE_OK;
+}
+
+/* Bytes of all packed matrices of 4-byte or of 2-byte types; SIZE_MAX when they do not fit a size_t. */
+static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kernels, size_t element)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < weights->n; i++) {
+        const lt_cpu_weight *w = &weights->list[i];
+        size_t bytes;
+        if (!w->is_matrix || lt_dtype_size(w->source->dtype) != element) continue;
+        bool fits = lt_mul(w->n_panels * kernels->nr, w->source->cols, &bytes) && lt_mul(bytes, sizeof(float), &bytes) &&
+                    lt_add(total, bytes, &total);
+        if (!fits) return SIZE_MAX;
+    }
+    return total;
+}
+
+static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_options *options, const lt_kernels *kernels,
+                                   lattice_error *err)
+{
+    for (size_t i = 0; i < weights->n; i++) {
+        lt_cpu_weight *w = &weights->list[i];
+        if (!w->is_matrix) continue;
+        w->n_panels = lt_ceil_div(w->source->rows, kernels->nr);
+        if (w->source->cols > weights->max_cols) weights->max_cols = w->source->cols;
+    }
+    if (options->no_packed_copies) return LATTICE_OK;
+    size_t bytes_32 = packed_size(weights, kernels, 4), bytes_16 = packed_size(weights, kernels, 2);
+    bool pack_32 = bytes_32 <= PACK_LIMIT_F32, pack_16 = bytes_16 <= PACK_LIMIT_16;
+    weights->packed_bytes = (pack_32 ? bytes_32 : 0) + (pack_16 ? bytes_16 : 0);
+    if (weights->packed_bytes == 0) return LATTICE_OK;
+    LT_TRY(lt_reserve_create(weights->packed_bytes, &weights->panels, err));
+    float *next = weights->panels.base;
+    for (size_t i = 0; i < weights->n; i++) {
+        lt_cpu_weight *w = &weights->list[i];
+        if (!w->is_matrix || !(lt_dtype_size(w->source->dtype) == 4 ? pack_32 : pack_16)) continue;
+        w->panels = next;
+        next += w->n_panels * kernels->nr * w->source->cols;
+        w->first_item = weights->n_items;
+        weights->n_items += w->n_panels;
+    }
+    return LATTICE_OK;
+}
+
+lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
+                                   const lt_kernels *kernels, const lattice_allocator *mem, lattice_error *err)
+{
+    *weights = (lt_cpu_weights){ .n = plan->n_weights };
+    weights->list = lt_alloc_zero(mem, (plan->n_weights + 1) * sizeof *weights->list);
+    if (!weights->list) return lt_no_memory(err, plan->n_weights * sizeof *weights->list, "weights");
+    mark_uses(weights, plan);
+    LT_TRY(map_segments(weights, plan, err));
+    LT_TRY(convert_vectors(weights, kernels, mem, err));
+    return place_panels(weights, options, kernels, err);
+}
+
+void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem)
+{
+    lt_reserve_free(&weights->panels);
+    lt_free(mem, weights->vectors);
+    lt_free(mem, weights->list);
+    *weights = (lt_cpu_weights){ 0 };
+}
+
+/* ------------------------------------------------------------------ panels */
+
+size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels)
+{
+    return kernels->nr * weights->max_cols;
+}
+
+void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather)
+{
+    const lt_weight *source = weight->source;
+    size_t cols = source->cols, element = lt_dtype_size(source->dtype);
+    size_t row = index * kernels->nr, n = source->rows - row < kernels->nr ? source->rows - row : kernels->nr;
+    int s = 0;
+    size_t segment_rows = source->segments[0].tensor->n_elements / cols;
+    while (row >= segment_rows) {
+        row -= segment_rows;
+        segment_rows = source->segments[++s].tensor->n_elements / cols;
+    }
+    if (row + n <= segment_rows) {
+        kernels->pack_panel(weight->data[s] + row * cols * element, source->dtype, cols, n, cols, panel);
+        return;
+    }
+    /* The panel's rows lie in several segments: bring them together as float32 first. */
+    for (size_t i = 0; i < n; i++, row++) {
+        while (row == segment_rows) {
+            row = 0;
+            segment_rows = source->segments[++s].tensor->n_elements / cols;
+        }
+        kernels->convert(gather + i * cols, weight->data[s] + row * cols * element, source->dtype, cols);
+    }
+    kernels->pack_panel(gather, LT_F32, cols, n, cols, panel);
+}
+
+void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather)
+{
+    enum { CHUNK = 4 };
+    size_t i = 0;
+    for (;;) {
+        size_t item = atomic_fetch_add_explicit(counter, CHUNK, memory_order_relaxed);
+        if (item >= weights->n_items) return;
+        size_t end = item + CHUNK < weights->n_items ? item + CHUNK : weights->n_items;
+        for (; item < end; item++) {
+            while (!weights->list[i].panels || item >= weights->list[i].first_item + weights->list[i].n_panels) i++;
+            const lt_cpu_weight *w = &weights->list[i];
+            size_t index = item - w->first_item;
+            lt_cpu_pack_panel(w, kernels, index, w->panels + index * kernels->nr * w->source->cols, gather);
+        }
+    }
+}
+
+void lt_cpu_weights_forget(const lt_cpu_weights *weights)
+{
+    for (size_t i = 0; i < weights->n; i++) {
+        const lt_cpu_weight *w = &weights->list[i];
+        if (!w->panels || w->is_table) continue;
+        for (int s = 0; s < w->source->n_segments; s++) {
+            lt_checkpoint_forget(w->source->segments[s].checkpoint, w->source->segments[s].tensor);
+        }
+    }
+}

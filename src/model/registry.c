@@ -1,0 +1,12 @@
+/* The model families that are built in. */
+#include "model/family.h"
+
+static const lt_family *const families[] = { &lt_family_bert };
+
+const lt_family *lt_family_find(const lt_config *config)
+{
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        if (families[i]->matches(config)) return families[i];
+    }
+    return NULL;
+}
