@@ -65,7 +65,8 @@ typedef struct lt_config {
     size_t n_labels;
     const char **labels;
 
-    /* generation_config.json, inference_config.json, config.json: the ids that end a generation */
+    /* The ids that end a generation: those of config.json and generation_config.json together, or those of inference_config.json
+     * alone. Ids outside the vocabulary can never be generated and are left out. */
     uint32_t *eos_token_ids;
     size_t n_eos_token_ids;
     struct {
@@ -83,7 +84,16 @@ typedef struct lt_config {
 lattice_status lt_config_read(const lattice_allocator *mem, const char *folder, lt_config *config, lattice_error *err);
 void lt_config_free(lt_config *config);
 
-/* True when positions `p` in [0, n) are admitted: the smaller of the position table (RoBERTa: less its offset) and
+/* The same from bytes in memory, for one file each: config.json first (it initialises *config, also when it fails), then the other
+ * two on top of it. `name` is for messages. */
+lattice_status lt_config_parse(const lattice_allocator *mem, const char *name, const void *text, size_t size, lt_config *config,
+                               lattice_error *err);
+lattice_status lt_config_parse_generation(const lattice_allocator *mem, const char *name, const void *text, size_t size,
+                                          lt_config *config, lattice_error *err);
+lattice_status lt_config_parse_inference(const lattice_allocator *mem, const char *name, const void *text, size_t size,
+                                         lt_config *config, lattice_error *err);
+
+/* How many positions are admitted: the smaller of the position table (RoBERTa: less its offset) and
  * rope_table_max_seq_len. */
 size_t lt_config_max_length(const lt_config *config);
 

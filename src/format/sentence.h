@@ -34,6 +34,7 @@ typedef struct lt_sentence {
     const char *default_prompt; /* name, or NULL */
 } lt_sentence;
 
+/* Reads the files of `folder`. config is borrowed during the call. Released by lt_sentence_free, also after a failure. */
 lattice_status lt_sentence_read(const lattice_allocator *mem, const char *folder, const lt_config *config, bool use_mmap,
                                 lt_sentence *sentence, lattice_error *err);
 void lt_sentence_free(lt_sentence *sentence);

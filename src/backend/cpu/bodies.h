@@ -82,7 +82,7 @@ LT_VECTOR float row_sum(const float *x, size_t n, float shift, bool squared)
     vf s[4] = { v_zero(), v_zero(), v_zero(), v_zero() }, sh = v_set1(shift);
     size_t i = 0;
     for (; i + 4 * LT_VL <= n; i += 4 * LT_VL) {
-#pragma GCC unroll 4
+        LT_UNROLL
         for (size_t j = 0; j < 4; j++) {
             vf d = v_sub(v_load(x + i + j * LT_VL), sh);
             s[j] = squared ? v_fma(d, d, s[j]) : v_add(d, s[j]);
@@ -216,10 +216,10 @@ LT_VECTOR void pool(const float *x, size_t ldx, size_t m, size_t n, size_t first
     for (; j + 4 * LT_VL <= n; j += 4 * LT_VL) {
         vf s[4] = { start, start, start, start };
         for (size_t i = 0; i < m; i++) {
-#pragma GCC unroll 4
+            LT_UNROLL
             for (size_t c = 0; c < 4; c++) s[c] = pool_step(s[c], v_load(x + i * ldx + j + c * LT_VL), first + i, how);
         }
-#pragma GCC unroll 4
+        LT_UNROLL
         for (size_t c = 0; c < 4; c++) v_store(out + j + c * LT_VL, how == POOL_MAX ? s[c] : v_mul(s[c], factor));
     }
     for (; j < n; j += LT_VL) {
@@ -259,7 +259,7 @@ static bool all_finite(const float *x, size_t n)
     vf s[4] = { zero, zero, zero, zero };
     size_t i = 0;
     for (; i + 4 * LT_VL <= n; i += 4 * LT_VL) {
-#pragma GCC unroll 4
+        LT_UNROLL
         for (size_t j = 0; j < 4; j++) s[j] = v_fma(v_load(x + i + j * LT_VL), zero, s[j]);
     }
     for (; i + LT_VL <= n; i += LT_VL) s[0] = v_fma(v_load(x + i), zero, s[0]);
@@ -277,14 +277,14 @@ static double peak_flop(size_t iterations)
     volatile float sink;
     const vf a = v_set1(source[0]), b = v_set1(source[1]);
     vf s[CHAINS];
-#pragma GCC unroll 12
+    LT_UNROLL
     for (int c = 0; c < CHAINS; c++) s[c] = v_set1(source[0]);
     for (size_t i = 0; i < iterations; i++) {
-#pragma GCC unroll 12
+        LT_UNROLL
         for (int c = 0; c < CHAINS; c++) s[c] = v_fma(s[c], a, b);
     }
     vf total = v_zero();
-#pragma GCC unroll 12
+    LT_UNROLL
     for (int c = 0; c < CHAINS; c++) total = v_add(total, s[c]);
     sink = v_sum(total);
     (void)sink;
@@ -296,7 +296,7 @@ static float peak_read(const float *x, size_t n)
     vf s[4] = { v_zero(), v_zero(), v_zero(), v_zero() };
     size_t i = 0;
     for (; i + 4 * LT_VL <= n; i += 4 * LT_VL) {
-#pragma GCC unroll 4
+        LT_UNROLL
         for (size_t j = 0; j < 4; j++) s[j] = v_add(v_load(x + i + j * LT_VL), s[j]);
     }
     for (; i + LT_VL <= n; i += LT_VL) s[0] = v_add(v_load(x + i), s[0]);

@@ -16,11 +16,11 @@ typedef struct lt_linear {
     const float *x;
     size_t ldx;
     size_t m, k, n;
-    const float *panels;    /* of panel_begin onwards, 64-byte aligned */
+    const float *panels; /* of panel_begin onwards, 64-byte aligned */
     size_t panel_begin, panel_end;
-    const float *bias;      /* [n], or NULL */
+    const float *bias; /* [n], or NULL */
     lt_activation activation;
-    const float *residual;  /* [m, n], or NULL; may be y itself */
+    const float *residual; /* [m, n], or NULL; may be y itself */
     size_t ldr;
     float *y;
     size_t ldy;
@@ -39,51 +39,51 @@ typedef struct lt_attention {
     float scale;
     bool causal;
     size_t first_position;
-    float *scratch;         /* attention_scratch(head_dim) floats, 64-byte aligned */
+    float *scratch; /* attention_scratch(head_dim) floats, 64-byte aligned */
 } lt_attention;
 
-/* y = norm(x + residual):  layer norm  (x - mean)/sqrt(var + eps) * gain + bias;  bias NULL: RMS norm x/sqrt(mean x² + eps) * gain.
- * sum, if not NULL, receives x + residual. y may be x or residual. */
+/* y = norm(x + residual):  layer norm  (x - mean)/sqrt(var + eps) * gain + bias;  bias NULL: RMS norm x/sqrt(mean x² + eps) *
+ * gain. sum, if not NULL, receives x + residual. y may be x or residual. */
 typedef struct lt_norm {
     const float *x, *residual; /* residual may be NULL */
     size_t ldx, ldr;
     size_t m, n;
     const float *gain, *bias;
     float eps;
-    float *y, *sum;            /* sum may be NULL */
+    float *y, *sum; /* sum may be NULL */
     size_t ldy, lds;
 } lt_norm;
 
 /* X(return type, name, parameters) */
-#define LT_KERNEL_LIST(X)                                                                                                  \
-    /* Panel of W's rows [row, row + nr) ∩ [0, rows): w points at row `row`, dtype F32, F16 or BF16, ldw in elements; writes     \
-     * [k][nr] floats, zero beyond `n` rows. w may be unaligned. */                                                        \
-    X(void, pack_panel, (const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k, float *panel))                     \
-    X(void, linear, (const lt_linear *args))                                                                               \
-    X(void, attention, (const lt_attention *args))                                                                         \
-    X(void, norm, (const lt_norm *args))                                                                                   \
-    /* x[i] = act(x[i]) */                                                                                                 \
-    X(void, activate, (float *x, size_t n, lt_activation activation))                                                      \
-    /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                   \
-    X(void, convert, (float *dst, const void *src, lt_dtype dtype, size_t n))                                              \
-    X(void, accumulate, (float *dst, const void *src, lt_dtype dtype, size_t n))                                           \
-    /* Over rows [0, m) of x[m, n]: out[j] = scale · Σ_i x[i, j] in row order;                                             \
-     * weighted: scale · Σ_i (first + i + 1) x[i, j]; max: NaN where a NaN is. */                                          \
-    X(void, pool_sum, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                           \
-    X(void, pool_weighted, (const float *x, size_t ldx, size_t m, size_t n, size_t first, float scale, float *out))        \
-    X(void, pool_max, (const float *x, size_t ldx, size_t m, size_t n, float *out))                                        \
-    /* True when every value is finite. */                                                                                 \
-    X(bool, all_finite, (const float *x, size_t n))                                                                        \
-    /* Measuring: runs `iterations` rounds of independent multiply-adds and returns the FLOP done; sums n floats. */       \
-    X(double, peak_flop, (size_t iterations))                                                                              \
+#define LT_KERNEL_LIST(X)                                                                                                        \
+    /* Panel of W's rows [row, row + nr) ∩ [0, rows): w points at row `row`, dtype F32, F16 or BF16, ldw in elements; writes   \
+     * [k][nr] floats, zero beyond `n` rows. w may be unaligned. */                                                              \
+    X(void, pack_panel, (const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k, float *panel))                           \
+    X(void, linear, (const lt_linear *args))                                                                                     \
+    X(void, attention, (const lt_attention *args))                                                                               \
+    X(void, norm, (const lt_norm *args))                                                                                         \
+    /* x[i] = act(x[i]) */                                                                                                       \
+    X(void, activate, (float *x, size_t n, lt_activation activation))                                                            \
+    /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                         \
+    X(void, convert, (float *dst, const void *src, lt_dtype dtype, size_t n))                                                    \
+    X(void, accumulate, (float *dst, const void *src, lt_dtype dtype, size_t n))                                                 \
+    /* Over rows [0, m) of x[m, n]: out[j] = scale · Σ_i x[i, j] in row order;                                                 \
+     * weighted: scale · Σ_i (first + i + 1) x[i, j]; max: NaN where a NaN is. */                                              \
+    X(void, pool_sum, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                                 \
+    X(void, pool_weighted, (const float *x, size_t ldx, size_t m, size_t n, size_t first, float scale, float *out))              \
+    X(void, pool_max, (const float *x, size_t ldx, size_t m, size_t n, float *out))                                              \
+    /* True when every value is finite. */                                                                                       \
+    X(bool, all_finite, (const float *x, size_t n))                                                                              \
+    /* Measuring: runs `iterations` rounds of independent multiply-adds and returns the FLOP done; sums n floats. */             \
+    X(double, peak_flop, (size_t iterations))                                                                                    \
     X(float, peak_read, (const float *x, size_t n))
 
 typedef struct lt_kernels {
-    const char *isa;       /* "scalar", "avx2", "avx512", "neon" */
-    size_t nr;             /* columns of a panel */
-    size_t mr;             /* rows of a micro-tile: row tiles are best a multiple of it */
-    size_t tile_rows;      /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
-    size_t query_tile;     /* queries of an attention work item at most */
+    const char *isa;   /* "scalar", "avx2", "avx512", "neon" */
+    size_t nr;         /* columns of a panel */
+    size_t mr;         /* rows of a micro-tile: row tiles are best a multiple of it */
+    size_t tile_rows;  /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
+    size_t query_tile; /* queries of an attention work item at most */
     size_t (*attention_scratch)(size_t head_dim); /* floats */
 #define X(type, name, parameters) type(*name) parameters;
     LT_KERNEL_LIST(X)

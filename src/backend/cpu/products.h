@@ -31,12 +31,12 @@ typedef struct tile_args {
 LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const float *b)
 {
     vf bv[LT_NV];
-#pragma GCC unroll 8
+    LT_UNROLL
     for (size_t j = 0; j < LT_NV; j++) bv[j] = v_load(b + j * LT_VL);
-#pragma GCC unroll 16
+    LT_UNROLL
     for (size_t i = 0; i < rows; i++) {
         const vf a = v_set1(base[i / 3][(i % 3) * ldx + p]);
-#pragma GCC unroll 8
+        LT_UNROLL
         for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_fma(a, bv[j], acc[i][j]);
     }
 }
@@ -49,15 +49,15 @@ LT_VECTOR void tile(size_t rows, const tile_args *t)
     const float *b = t->b;
     uintptr_t prefetch = t->prefetch;
     vf acc[LT_MR][LT_NV];
-#pragma GCC unroll 16
+    LT_UNROLL
     for (size_t i = 0; i < rows; i++) {
-#pragma GCC unroll 8
+        LT_UNROLL
         for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_zero();
     }
     if (t->add) {
-#pragma GCC unroll 16
+        LT_UNROLL
         for (size_t i = 0; i < rows; i++) {
-#pragma GCC unroll 8
+            LT_UNROLL
             for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_load(t->c + i * t->ldc + j * LT_VL);
         }
     }
@@ -65,7 +65,7 @@ LT_VECTOR void tile(size_t rows, const tile_args *t)
     for (; p + 4 <= k; p += 4) {
         __builtin_prefetch((const void *)prefetch, 0, 2);
         prefetch += 64;
-#pragma GCC unroll 4
+        LT_UNROLL
         for (size_t u = 0; u < 4; u++) tile_step(rows, acc, base, ldx, p + u, b + u * LT_NR);
         b += 4 * LT_NR;
     }
@@ -73,9 +73,9 @@ LT_VECTOR void tile(size_t rows, const tile_args *t)
         tile_step(rows, acc, base, ldx, p, b);
         b += LT_NR;
     }
-#pragma GCC unroll 16
+    LT_UNROLL
     for (size_t i = 0; i < rows; i++) {
-#pragma GCC unroll 8
+        LT_UNROLL
         for (size_t j = 0; j < LT_NV; j++) v_store(t->c + i * t->ldc + j * LT_VL, acc[i][j]);
     }
 }
@@ -104,7 +104,7 @@ LT_VECTOR void finish(const lt_linear *a, const float *c, size_t row, size_t row
     for (size_t i = 0; i < rows; i++, c += LT_NR) {
         float *y = a->y + (row + i) * a->ldy + col;
         const float *residual = a->residual ? a->residual + (row + i) * a->ldr + col : NULL;
-#pragma GCC unroll 8
+        LT_UNROLL
         for (size_t j = 0; j < LT_NR; j += LT_VL) {
             if (!whole && j >= cols) break;
             const size_t n = whole ? LT_VL : min_size(cols - j, LT_VL);
@@ -246,7 +246,7 @@ static void attention(const lt_attention *a)
             const size_t cols = min_size(LT_NR, d - c);
             for (size_t j = 0; j < n; j++) {
                 const float *v = a->v + (begin + j) * a->ldv + c;
-#pragma GCC unroll 8
+                LT_UNROLL
                 for (size_t i = 0; i < LT_NR; i += LT_VL) {
                     vf x = i + LT_VL <= cols ? v_load(v + i) : i < cols ? v_load_n(v + i, cols - i) : v_zero();
                     v_store(panel + j * LT_NR + i, x);

@@ -3,13 +3,14 @@
 #ifndef LT_BACKEND_CPU_VEC_AVX2_H
 #define LT_BACKEND_CPU_VEC_AVX2_H
 
+#include "backend/cpu/vec.h"
+
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #define LT_VL 8
-#define LT_VECTOR static inline __attribute__((always_inline))
 
 typedef __m256 vf;
 
@@ -133,24 +134,24 @@ LT_VECTOR float v_max_across(vf a)
 LT_VECTOR void v_transpose(vf r[LT_VL])
 {
     vf t[8];
-#pragma GCC unroll 4
+    LT_UNROLL
     for (int i = 0; i < 4; i++) {
         t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
-#pragma GCC unroll 2
+    LT_UNROLL
     for (int i = 0; i < 2; i++) {
         r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
         r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
         r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
         r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
     }
-#pragma GCC unroll 4
+    LT_UNROLL
     for (int i = 0; i < 4; i++) {
         t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
         t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
     }
-#pragma GCC unroll 8
+    LT_UNROLL
     for (int i = 0; i < 8; i++) r[i] = t[i];
 }
 

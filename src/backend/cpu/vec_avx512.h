@@ -3,11 +3,12 @@
 #ifndef LT_BACKEND_CPU_VEC_AVX512_H
 #define LT_BACKEND_CPU_VEC_AVX512_H
 
+#include "backend/cpu/vec.h"
+
 #include <immintrin.h>
 #include <stddef.h>
 
 #define LT_VL 16
-#define LT_VECTOR static inline __attribute__((always_inline))
 
 typedef __m512 vf;
 
@@ -128,12 +129,12 @@ LT_VECTOR float v_max_across(vf a)
 LT_VECTOR void v_transpose(vf r[LT_VL])
 {
     vf t[16];
-#pragma GCC unroll 8
+    LT_UNROLL
     for (int i = 0; i < 8; i++) {
         t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
         t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
     }
-#pragma GCC unroll 4
+    LT_UNROLL
     for (int i = 0; i < 4; i++) {
         __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 1]);
         __m512d c = _mm512_castps_pd(t[4 * i + 2]), d = _mm512_castps_pd(t[4 * i + 3]);
@@ -142,14 +143,14 @@ LT_VECTOR void v_transpose(vf r[LT_VL])
         r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
         r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
     }
-#pragma GCC unroll 4
+    LT_UNROLL
     for (int i = 0; i < 4; i++) {
         t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88);
         t[4 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
         t[8 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
         t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
     }
-#pragma GCC unroll 4
+    LT_UNROLL
     for (int i = 0; i < 4; i++) {
         r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
         r[4 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0x88);

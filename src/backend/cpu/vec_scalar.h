@@ -17,12 +17,13 @@
 #ifndef LT_BACKEND_CPU_VEC_SCALAR_H
 #define LT_BACKEND_CPU_VEC_SCALAR_H
 
+#include "backend/cpu/vec.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #define LT_VL 1
-#define LT_VECTOR static inline __attribute__((always_inline))
 
 typedef float vf;
 

@@ -1,0 +1,15 @@
+/* What every vector vocabulary shares. */
+#ifndef LT_BACKEND_CPU_VEC_H
+#define LT_BACKEND_CPU_VEC_H
+
+#define LT_VECTOR static inline __attribute__((always_inline))
+
+/* Before a `for` of at most 16 rounds, a constant number once its function is inlined: all rounds are written out, so that arrays
+ * of vectors indexed by them live in registers. */
+#ifdef __clang__
+#define LT_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LT_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#endif
