@@ -84,7 +84,10 @@ struct lt_json_keys {
     lattice_allocator mem;
     key_entry *stack;
     size_t n, capacity;
-    uint32_t *slots; /* index + 1 into the stack; 0: free */
+    /* The table: a byte of the hash for each slot (0: free) and the index into the stack. The bytes of a vocabulary fit into the
+     * second-level cache, and a slot's index is read only where the byte matches. */
+    uint8_t *tags;
+    uint32_t *slots; /* one block with tags */
     size_t n_slots;  /* a power of two, at least twice n; 0 at first */
     lt_buf decoded;
     uint64_t seed; /* differs from run to run: nobody can prepare keys that collide */
@@ -97,11 +100,18 @@ static const char *key_bytes(const lt_json *json, const key_entry *key)
     return key->is_decoded ? json->keys->decoded.data + key->at : (const char *)json->text + key->at;
 }
 
+static inline uint8_t tag_of(uint32_t hash)
+{
+    return (uint8_t)(hash >> 24 | 1);
+}
+
 static void put_slot(struct lt_json_keys *keys, size_t index)
 {
-    size_t slot = keys->stack[index].hash & (keys->n_slots - 1);
-    while (keys->slots[slot]) slot = (slot + 1) & (keys->n_slots - 1);
-    keys->slots[slot] = (uint32_t)(index + 1);
+    uint32_t hash = keys->stack[index].hash;
+    size_t slot = hash & (keys->n_slots - 1);
+    while (keys->tags[slot]) slot = (slot + 1) & (keys->n_slots - 1);
+    keys->tags[slot] = tag_of(hash);
+    keys->slots[slot] = (uint32_t)index;
 }
 
 /* Makes room for one key more. */
@@ -110,14 +120,14 @@ static bool grow_keys(lt_json *json)
     struct lt_json_keys *keys = json->keys;
     if (keys->n >= UINT32_MAX / 4 || !LT_GROW(&keys->mem, keys->stack, keys->capacity, keys->n + 1)) return false;
     if (keys->n_slots >= 2 * (keys->n + 1)) return true;
-    /* Fourfold steps: a vocabulary's table is rebuilt a few times only. */
-    size_t n_slots = keys->n_slots ? keys->n_slots * 4 : FIRST_SLOTS;
-    uint32_t *slots = lt_alloc_array(&keys->mem, n_slots, sizeof *slots);
+    size_t n_slots = keys->n_slots ? keys->n_slots * 2 : FIRST_SLOTS;
+    uint32_t *slots = lt_alloc_array(&keys->mem, n_slots, sizeof *slots + 1);
     if (!slots) return false;
-    memset(slots, 0, n_slots * sizeof *slots);
     lt_free(&keys->mem, keys->slots);
     keys->slots = slots;
+    keys->tags = (uint8_t *)(slots + n_slots);
     keys->n_slots = n_slots;
+    memset(keys->tags, 0, n_slots);
     for (size_t i = 0; i < keys->n; i++) put_slot(keys, i);
     return true;
 }
@@ -141,8 +151,10 @@ static lattice_status add_key(lt_json *json, lt_str s, bool is_decoded)
     size_t begin = json->levels[json->depth - 1].keys_begin;
     uint32_t hash = (uint32_t)lt_hash64(s.data, s.len, keys->seed + (uint64_t)json->depth);
     size_t mask = keys->n_slots - 1, slot = hash & mask;
-    for (; keys->slots[slot]; slot = (slot + 1) & mask) {
-        size_t index = keys->slots[slot] - 1;
+    uint8_t tag = tag_of(hash);
+    for (; keys->tags[slot]; slot = (slot + 1) & mask) {
+        if (keys->tags[slot] != tag) continue;
+        size_t index = keys->slots[slot];
         const key_entry *other = &keys->stack[index];
         if (other->hash == hash && index >= begin && other->len == s.len && memcmp(key_bytes(json, other), s.data, s.len) == 0) {
             return fail_at(json, json->token, "duplicate key '%.*s'", LT_STR_ARG(s));
@@ -159,8 +171,9 @@ static lattice_status add_key(lt_json *json, lt_str s, bool is_decoded)
     } else {
         entry.at = (size_t)((const uint8_t *)s.data - json->text);
     }
-    keys->stack[keys->n++] = entry;
+    keys->tags[slot] = tag;
     keys->slots[slot] = (uint32_t)keys->n;
+    keys->stack[keys->n++] = entry;
     return LATTICE_OK;
 }
 
@@ -176,11 +189,11 @@ static void drop_keys(lt_json *json, size_t begin)
         if (key->is_decoded) keys->decoded.len = key->at;
         if (rebuild) continue;
         size_t slot = key->hash & mask;
-        while (keys->slots[slot] != keys->n + 1) slot = (slot + 1) & mask;
-        keys->slots[slot] = 0;
+        while (!keys->tags[slot] || keys->slots[slot] != keys->n) slot = (slot + 1) & mask;
+        keys->tags[slot] = 0;
     }
     if (rebuild) {
-        memset(keys->slots, 0, keys->n_slots * sizeof *keys->slots);
+        memset(keys->tags, 0, keys->n_slots);
         for (size_t i = 0; i < keys->n; i++) put_slot(keys, i);
     }
 }
@@ -225,7 +238,26 @@ static inline bool is_space(uint8_t byte)
 
 static inline void skip_space(lt_json *json)
 {
-    while (json->pos < json->size && is_space(json->text[json->pos])) json->pos++;
+    const uint8_t *s = json->text;
+    size_t i = json->pos, n = json->size;
+    /* One space at most, mostly; longer runs are indentation. */
+    if (i < n && is_space(s[i])) i++;
+    if (i < n && is_space(s[i])) {
+#if defined(__SSE2__)
+        const __m128i space = _mm_set1_epi8(' '), newline = _mm_set1_epi8('\n');
+        for (; n - i >= 16; i += 16) {
+            __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(s + i));
+            __m128i same = _mm_or_si128(_mm_cmpeq_epi8(v, space), _mm_cmpeq_epi8(v, newline));
+            unsigned mask = ~(unsigned)_mm_movemask_epi8(same) & 0xFFFF;
+            if (mask) {
+                i += (size_t)__builtin_ctz(mask);
+                break;
+            }
+        }
+#endif
+        while (i < n && is_space(s[i])) i++;
+    }
+    json->pos = i;
 }
 
 static lt_json_type type_of(uint8_t byte)
@@ -375,7 +407,7 @@ static lattice_status read_escape(lt_json *json, size_t *pos)
 /* Reads the string whose quote is at pos; pos moves behind it on success only. */
 static lattice_status read_string(lt_json *json, lt_str *out, bool *is_decoded)
 {
-    size_t begin = json->pos + 1, end;
+    size_t begin = json->pos + 1, end = begin;
     LT_TRY(scan_text(json, begin, &end));
     *is_decoded = json->text[end] == '\\';
     if (!*is_decoded) {
