@@ -137,37 +137,25 @@ static bool exact_binary(const lt_decimal *d, uint64_t *m, int *shift)
 
 enum { SMALL_TEXT = 128 };
 
-/* The text, NUL-terminated as the slow way needs it, in `small` or else in the scratch buffer. */
-static const char *terminated(const lt_decimal *d, char small[SMALL_TEXT], lt_buf *scratch)
+/* The slow way; it needs the text NUL-terminated. Exactly one of the results is not NULL. */
+static bool convert_text(const lt_decimal *d, const lattice_allocator *mem, double *to_double, float *to_float)
 {
-    if (d->text.len < SMALL_TEXT) {
-        memcpy(small, d->text.data, d->text.len);
-        small[d->text.len] = '\0';
-        return small;
-    }
-    lt_buf_clear(scratch);
-    lt_buf_append(scratch, d->text.data, d->text.len);
-    return scratch->failed ? NULL : scratch->data;
-}
-
-/* The slow way. Exactly one of the results is not NULL. */
-static bool convert_text(const lt_decimal *d, lt_buf *scratch, double *to_double, float *to_float)
-{
-    char small[SMALL_TEXT];
-    const char *text = terminated(d, small, scratch);
-    if (!text) return false;
+    char small[SMALL_TEXT], *large = NULL, *text = small;
+    if (d->text.len >= SMALL_TEXT) text = large = lt_alloc(mem, d->text.len + 1);
     locale_t c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!c_locale) return false;
-    if (to_double) {
-        *to_double = strtod_l(text, NULL, c_locale);
-    } else {
-        *to_float = strtof_l(text, NULL, c_locale);
+    bool ok = text && c_locale;
+    if (ok) {
+        memcpy(text, d->text.data, d->text.len);
+        text[d->text.len] = '\0';
+        if (to_double) *to_double = strtod_l(text, NULL, c_locale);
+        if (to_float) *to_float = strtof_l(text, NULL, c_locale);
     }
-    freelocale(c_locale);
-    return true;
+    if (c_locale) freelocale(c_locale);
+    if (large) lt_free(mem, large);
+    return ok;
 }
 
-bool lt_decimal_to_double(const lt_decimal *d, lt_buf *scratch, double *out)
+bool lt_decimal_to_double(const lt_decimal *d, const lattice_allocator *mem, double *out)
 {
     uint64_t m;
     int shift;
@@ -180,10 +168,10 @@ bool lt_decimal_to_double(const lt_decimal *d, lt_buf *scratch, double *out)
         *out = d->negative ? -0.0 : 0.0;
         return true;
     }
-    return convert_text(d, scratch, out, NULL);
+    return convert_text(d, mem, out, NULL);
 }
 
-bool lt_decimal_to_float(const lt_decimal *d, lt_buf *scratch, float *out)
+bool lt_decimal_to_float(const lt_decimal *d, const lattice_allocator *mem, float *out)
 {
     uint64_t m;
     int shift;
@@ -196,7 +184,7 @@ bool lt_decimal_to_float(const lt_decimal *d, lt_buf *scratch, float *out)
         *out = d->negative ? -0.0f : 0.0f;
         return true;
     }
-    return convert_text(d, scratch, NULL, out);
+    return convert_text(d, mem, NULL, out);
 }
 
 bool lt_decimal_to_integer(const lt_decimal *d, uint64_t *out)

@@ -17,10 +17,10 @@ typedef struct lt_decimal {
  * byte that does not fit (n: the text ends too early). */
 size_t lt_decimal_scan(const uint8_t *s, size_t n, lt_decimal *out, size_t *bad);
 
-/* Correctly rounded to nearest, ties to even; infinite on overflow. `scratch` is used for texts of 128 bytes
- * and more; it may be NULL when there are none. false: no memory. */
-bool lt_decimal_to_double(const lt_decimal *decimal, lt_buf *scratch, double *out);
-bool lt_decimal_to_float(const lt_decimal *decimal, lt_buf *scratch, float *out);
+/* Correctly rounded to nearest, ties to even; infinite on overflow. `mem` is used for texts of 128 bytes and
+ * more; it may be NULL when there are none. false: no memory. */
+bool lt_decimal_to_double(const lt_decimal *decimal, const lattice_allocator *mem, double *out);
+bool lt_decimal_to_float(const lt_decimal *decimal, const lattice_allocator *mem, float *out);
 
 /* The value as an integer of magnitude *out; false when it is none or does not fit. */
 bool lt_decimal_to_integer(const lt_decimal *decimal, uint64_t *out);

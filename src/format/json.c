@@ -574,7 +574,7 @@ lattice_status lt_json_double(lt_json *json, double *out)
     lt_decimal number;
     double value;
     LT_TRY(scan_number(json, &number));
-    if (!lt_decimal_to_double(&number, &json->strings, &value)) return lt_no_memory(json->err, number.text.len, "a number");
+    if (!lt_decimal_to_double(&number, json->strings.mem, &value)) return lt_no_memory(json->err, number.text.len, "a number");
     if (!isfinite(value)) return lt_json_fail(json, "%.*s is out of a double's range", LT_STR_ARG(number.text));
     *out = value;
     return consume_number(json, &number);
@@ -585,7 +585,7 @@ lattice_status lt_json_float(lt_json *json, float *out)
     lt_decimal number;
     float value;
     LT_TRY(scan_number(json, &number));
-    if (!lt_decimal_to_float(&number, &json->strings, &value)) return lt_no_memory(json->err, number.text.len, "a number");
+    if (!lt_decimal_to_float(&number, json->strings.mem, &value)) return lt_no_memory(json->err, number.text.len, "a number");
     if (!isfinite(value)) return lt_json_fail(json, "%.*s is out of a float's range", LT_STR_ARG(number.text));
     *out = value;
     return consume_number(json, &number);

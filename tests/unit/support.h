@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <dirent.h>
+#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,28 +149,15 @@ static inline const char *lt_test_path(const lt_test_folder *folder, const char 
     return out;
 }
 
-static inline void lt_test_remove_tree(const char *path)
+static inline int lt_test_remove_entry(const char *path, const struct stat *info, int kind, struct FTW *place)
 {
-    struct stat info;
-    if (lstat(path, &info) != 0) return;
-    if (!S_ISDIR(info.st_mode)) {
-        unlink(path);
-        return;
-    }
-    DIR *dir = opendir(path);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        char inner[1024];
-        snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-        lt_test_remove_tree(inner);
-    }
-    if (dir) closedir(dir);
-    rmdir(path);
+    (void)info, (void)kind, (void)place;
+    return remove(path);
 }
 
 static inline void lt_test_folder_remove(lt_test_folder *folder)
 {
-    lt_test_remove_tree(folder->path);
+    nftw(folder->path, lt_test_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 #endif
