@@ -6,7 +6,11 @@
 static const cli_command *const commands[] = {
     &cli_embed_command,
     &cli_tokenize_command,
+#ifdef LATTICE_PULL
+    &cli_pull_command,
+#endif
     &cli_version_command,
+    &cli_generate_command,
 };
 
 const cli_command *const *cli_commands(size_t *n)
