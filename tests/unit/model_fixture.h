@@ -1,0 +1,279 @@
+/* Helpers of the model tests: a checkpoint opened down to a compiled program, golden.json, and batches built from ids. */
+#ifndef LT_TESTS_MODEL_FIXTURE_H
+#define LT_TESTS_MODEL_FIXTURE_H
+
+#include "support.h"
+
+#include <math.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "format/json.h"
+#include "model/family.h"
+
+/* ------------------------------------------------------------------ a model */
+
+typedef struct opened {
+    lattice_runtime *runtime;
+    lt_config config;
+    lt_sentence sentence;
+    lt_checkpoint *checkpoint;
+    lt_plan plan;
+    lt_backend *backend;
+    lt_program *program;
+    size_t hidden;
+} opened;
+
+static inline void model_close(opened *m)
+{
+    if (m->program) m->backend->program_free(m->program);
+    if (m->backend) m->backend->free(m->backend);
+    lt_plan_free(&m->plan);
+    lt_sentence_free(&m->sentence);
+    lt_checkpoint_close(m->checkpoint);
+    lt_config_free(&m->config);
+    lattice_runtime_free(m->runtime);
+    *m = (opened){ 0 };
+}
+
+/* Opened in place: the program points at the plan. */
+static inline void model_open(opened *m, const char *folder, const char *isa, int n_threads, const lt_compile_options *options)
+{
+    *m = (opened){ 0 };
+    lattice_error err;
+    lattice_runtime_options runtime_options = lattice_runtime_options_default();
+    runtime_options.n_threads = n_threads;
+    assert_ok_err(lattice_runtime_create(&runtime_options, &m->runtime, &err), &err);
+    const lattice_allocator *mem = &m->runtime->mem;
+    assert_ok_err(lt_config_read(mem, folder, &m->config, &err), &err);
+    assert_ok_err(lt_sentence_read(mem, folder, &m->config, true, &m->sentence, &err), &err);
+    assert_ok_err(lt_checkpoint_open(mem, folder, true, &m->checkpoint, &err), &err);
+    const lt_family *family = lt_family_find(&m->config);
+    assert_non_null(family);
+    lt_plan_init(&m->plan, mem);
+    assert_ok_err(family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, &m->plan, &err), &err);
+    assert_ok_err(lt_cpu_backend_create(m->runtime, isa, LATTICE_COMPUTE_F32, &m->backend, &err), &err);
+    assert_ok_err(m->backend->compile(m->backend, &m->plan, options, &m->program, &err), &err);
+    m->hidden = m->plan.values[m->plan.hidden].width;
+}
+
+/* ------------------------------------------------------------------ golden.json */
+
+enum { GOLDEN_TOKENS = 512, GOLDEN_FLOATS = 512, GOLDEN_CASES = 64 };
+
+typedef struct golden_case {
+    char text[64]; /* its beginning */
+    uint32_t ids[GOLDEN_TOKENS], type_ids[GOLDEN_TOKENS];
+    size_t n;
+    float values[GOLDEN_FLOATS]; /* embedding or logits */
+    size_t n_values;
+} golden_case;
+
+typedef struct golden {
+    golden_case cases[GOLDEN_CASES];
+    size_t n_cases;
+    golden_case pooled;               /* the text of the pooling cases; no values */
+    float poolings[6][GOLDEN_FLOATS]; /* in the order of the pooling bits */
+    bool has_poolings;
+    char trace_text[64];
+    float *trace; /* [n_trace_floats] */
+    size_t n_trace_floats, trace_capacity;
+} golden;
+
+static inline void golden_copy_text(lt_json *json, char out[64])
+{
+    lt_str s;
+    assert_ok(lt_json_string(json, &s));
+    size_t n = s.len < 63 ? s.len : 63;
+    memcpy(out, s.data, n);
+    out[n] = '\0';
+}
+
+static inline size_t golden_ids(lt_json *json, uint32_t *out)
+{
+    size_t n = 0;
+    assert_ok(lt_json_begin_array(json));
+    for (bool more; lt_json_next_element(json, &more) == LATTICE_OK && more; n++) {
+        assert_true(n < GOLDEN_TOKENS);
+        assert_ok(lt_json_uint32(json, &out[n]));
+    }
+    return n;
+}
+
+static inline size_t golden_floats(lt_json *json, float *out)
+{
+    size_t n = 0;
+    assert_ok(lt_json_begin_array(json));
+    for (bool more; lt_json_next_element(json, &more) == LATTICE_OK && more; n++) {
+        assert_true(n < GOLDEN_FLOATS);
+        assert_ok(lt_json_float(json, &out[n]));
+    }
+    return n;
+}
+
+static inline void golden_read_case(lt_json *json, golden_case *c)
+{
+    assert_ok(lt_json_begin_object(json));
+    lt_str key;
+    for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
+        if (lt_str_is(key, "text")) {
+            golden_copy_text(json, c->text);
+        } else if (lt_str_is(key, "ids")) {
+            c->n = golden_ids(json, c->ids);
+        } else if (lt_str_is(key, "type_ids")) {
+            golden_ids(json, c->type_ids);
+        } else if (lt_str_is(key, "embedding") || lt_str_is(key, "logits")) {
+            c->n_values = golden_floats(json, c->values);
+        } else {
+            assert_ok(lt_json_skip(json));
+        }
+    }
+}
+
+static inline void golden_read_trace(lt_json *json, golden *g)
+{
+    assert_ok(lt_json_begin_object(json));
+    lt_str key;
+    for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
+        if (lt_str_is(key, "text")) {
+            golden_copy_text(json, g->trace_text);
+        } else if (lt_str_is(key, "hidden_states")) {
+            assert_ok(lt_json_begin_array(json));
+            for (bool layer; lt_json_next_element(json, &layer) == LATTICE_OK && layer;) {
+                assert_ok(lt_json_begin_array(json));
+                for (bool value; lt_json_next_element(json, &value) == LATTICE_OK && value;) {
+                    assert_true(LT_GROW(&lt_malloc_allocator, g->trace, g->trace_capacity, g->n_trace_floats + 1));
+                    assert_ok(lt_json_float(json, &g->trace[g->n_trace_floats++]));
+                }
+            }
+        } else {
+            assert_ok(lt_json_skip(json));
+        }
+    }
+}
+
+static inline void golden_read_poolings(lt_json *json, golden *g)
+{
+    static const char *const names[6] = { "cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken" };
+    assert_ok(lt_json_begin_object(json));
+    lt_str key;
+    for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
+        if (lt_str_is(key, "ids")) {
+            g->pooled.n = golden_ids(json, g->pooled.ids);
+        } else if (lt_str_is(key, "not_normalized")) {
+            g->has_poolings = true;
+            assert_ok(lt_json_begin_object(json));
+            for (bool pooling; lt_json_next_member(json, &key, &pooling) == LATTICE_OK && pooling;) {
+                int i = 0;
+                while (i < 6 && !lt_str_is(key, names[i])) i++;
+                assert_true(i < 6);
+                golden_floats(json, g->poolings[i]);
+            }
+        } else {
+            assert_ok(lt_json_skip(json));
+        }
+    }
+}
+
+/* Allocated on the heap: it is large. Released by golden_free. */
+static inline golden *golden_read(const char *folder)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/golden.json", folder);
+    size_t size;
+    char *text = lt_test_read_file(path, &size);
+    golden *g = calloc(1, sizeof *g);
+    lattice_error err = { 0 };
+    lt_json *json = calloc(1, sizeof *json);
+    lt_json_open(json, &lt_malloc_allocator, path, text, size, &err);
+    assert_ok(lt_json_begin_object(json));
+    lt_str key;
+    for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
+        if (lt_str_is(key, "cases")) {
+            assert_ok(lt_json_begin_array(json));
+            for (bool item; lt_json_next_element(json, &item) == LATTICE_OK && item;) {
+                assert_true(g->n_cases < GOLDEN_CASES);
+                golden_read_case(json, &g->cases[g->n_cases++]);
+            }
+        } else if (lt_str_is(key, "trace")) {
+            golden_read_trace(json, g);
+        } else if (lt_str_is(key, "pooling_cases")) {
+            golden_read_poolings(json, g);
+        } else {
+            assert_ok(lt_json_skip(json));
+        }
+    }
+    assert_ok_err(lt_json_end(json), &err);
+    lt_json_close(json);
+    free(json);
+    free(text);
+    return g;
+}
+
+static inline void golden_free(golden *g)
+{
+    free(g->trace);
+    free(g);
+}
+
+/* ------------------------------------------------------------------ batches */
+
+enum { BATCH_TOKENS = 4096, BATCH_SEQS = 128 };
+
+/* A batch with room of its own; add sequences, then hand `batch` to run. */
+typedef struct test_batch {
+    lt_batch batch;
+    uint32_t ids[BATCH_TOKENS], positions[BATCH_TOKENS], type_ids[BATCH_TOKENS];
+    size_t starts[BATCH_SEQS + 1], out_rows[BATCH_SEQS];
+} test_batch;
+
+static inline void batch_clear(test_batch *b)
+{
+    b->batch = (lt_batch){
+        .ids = b->ids, .positions = b->positions, .type_ids = b->type_ids, .seq_starts = b->starts, .out_rows = b->out_rows
+    };
+    b->starts[0] = 0;
+}
+
+/* type_ids NULL: zeros. The sequence's first row is selected as an output row. */
+static inline void batch_add(test_batch *b, const uint32_t *ids, const uint32_t *type_ids, size_t n)
+{
+    lt_batch *batch = &b->batch;
+    assert_true(batch->n_tokens + n <= BATCH_TOKENS && batch->n_seqs < BATCH_SEQS);
+    b->out_rows[batch->n_out++] = batch->n_tokens;
+    for (size_t i = 0; i < n; i++) {
+        b->ids[batch->n_tokens] = ids[i];
+        b->positions[batch->n_tokens] = (uint32_t)i;
+        b->type_ids[batch->n_tokens] = type_ids ? type_ids[i] : 0;
+        batch->n_tokens++;
+    }
+    b->starts[++batch->n_seqs] = batch->n_tokens;
+}
+
+/* ------------------------------------------------------------------ comparing */
+
+static inline float largest(const float *x, size_t n)
+{
+    float most = 0;
+    for (size_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    return most;
+}
+
+/* |x - wanted| <= tolerance everywhere; a NaN fails. */
+static inline void assert_near(const float *x, const float *wanted, size_t n, float tolerance, const char *what)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!(fabsf(x[i] - wanted[i]) <= tolerance)) {
+            fail_msg("%s: [%zu] is %.9g, expected %.9g within %g", what, i, (double)x[i], (double)wanted[i], (double)tolerance);
+        }
+    }
+}
+
+static inline void normalize(float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    for (size_t i = 0; i < n; i++) x[i] = (float)(x[i] / sqrt(sum));
+}
+
+#endif
