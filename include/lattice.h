@@ -207,6 +207,7 @@ typedef struct lattice_model_info {
     uint64_t weight_bytes;     /* bytes of the tensors in use, as stored */
     uint64_t packed_bytes;     /* anonymous memory that packed copies take, or will when first used */
     uint64_t workspace_bytes;  /* address space reserved for activations; touched as far as used */
+    uint64_t workspace_touched_bytes; /* of it, resident now */
 } lattice_model_info;
 
 /* Strings live as long as the model. */

@@ -25,6 +25,7 @@ typedef struct lt_memory_report {
     uint64_t weight_bytes;    /* tensors in use, as stored */
     uint64_t packed_bytes;    /* packed copies: anonymous memory, taken when first used */
     uint64_t workspace_bytes; /* reserved address space */
+    uint64_t touched_bytes;   /* of it, in memory now */
 } lt_memory_report;
 
 typedef struct lt_compile_options {

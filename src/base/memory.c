@@ -217,3 +217,21 @@ void lt_reserve_discard(lt_reserve *reserve, size_t offset, size_t size)
 #endif
     memset(base + first, 0, last - first);
 }
+
+size_t lt_reserve_resident(const lt_reserve *reserve)
+{
+    size_t resident = 0;
+#ifdef __linux__
+    size_t page = page_size(), block = 4096 * page;
+    uint8_t *base = reserve->base;
+    for (size_t at = 0; at < reserve->size; at += block) {
+        unsigned char pages[4096];
+        size_t size = reserve->size - at < block ? reserve->size - at : block;
+        if (mincore(base + at, size, pages) != 0) break;
+        for (size_t i = 0; i < size / page; i++) resident += (pages[i] & 1) * page;
+    }
+#else
+    (void)reserve;
+#endif
+    return resident;
+}

@@ -48,5 +48,7 @@ lattice_status lt_reserve_create(size_t size, lt_reserve *out, lattice_error *er
 void lt_reserve_free(lt_reserve *reserve);
 /* Gives the pages in [offset, offset + size) back; they read as zero afterwards. */
 void lt_reserve_discard(lt_reserve *reserve, size_t offset, size_t size);
+/* Bytes of it that are in memory now, for reports; 0 where the system does not say. */
+size_t lt_reserve_resident(const lt_reserve *reserve);
 
 #endif

@@ -6,9 +6,11 @@
 static const cli_command *const commands[] = {
     &cli_embed_command,
     &cli_tokenize_command,
+    &cli_inspect_command,
 #ifdef LATTICE_PULL
     &cli_pull_command,
 #endif
+    &cli_bench_command,
     &cli_version_command,
     &cli_generate_command,
 };

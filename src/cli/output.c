@@ -218,7 +218,7 @@ static lattice_status resume_at_last_row(cli_output *output, lattice_error *err)
 {
     struct stat info;
     if (fstat(output->fd, &info) != 0) return lt_fail(err, LATTICE_ERR_IO, "%s: %s", shown_path(output), strerror(errno));
-    uint64_t size = (uint64_t)info.st_size, rows, last, end;
+    uint64_t size = (uint64_t)info.st_size, rows = 0, last = 0, end = 0;
     if (output->format == CLI_NPY) {
         LT_TRY(npy_rows(output, size, &rows, err));
         end = NPY_HEADER + rows * npy_row_size(output);

@@ -319,6 +319,7 @@ static void memory(const lt_program *program, lt_memory_report *report)
         .weight_bytes = program->weights.stored_bytes,
         .packed_bytes = program->weights.packed_bytes,
         .workspace_bytes = program->memory.size,
+        .touched_bytes = lt_reserve_resident(&program->memory),
     };
 }
 

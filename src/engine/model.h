@@ -1,0 +1,77 @@
+/* An open model from the inside: what model.c puts together and embed.c, dense.c, describe.c and bench.c use.
+ *
+ * A lattice_model is immutable once open, but for the workers below: working memory of one call of lattice_embed, kept between
+ * calls so that embedding a short text again allocates nothing. */
+#ifndef LT_ENGINE_MODEL_H
+#define LT_ENGINE_MODEL_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "engine/tokenizer_api.h"
+#include "format/sentence.h"
+#include "model/family.h"
+
+/* A Dense module of Sentence-Transformers, y = act(W x + b), with W packed for the kernels. */
+typedef struct lt_dense_layer {
+    size_t in_features, out_features;
+    lt_activation activation;
+    float *panels; /* 64-byte aligned, inside `block` */
+    void *block;
+    float *bias; /* NULL: none */
+} lt_dense_layer;
+
+typedef struct lt_worker lt_worker;
+
+struct lattice_model {
+    lattice_runtime *runtime;
+    const lattice_allocator *mem; /* the runtime's */
+    lt_arena arena;               /* names */
+    const char *folder;
+    lt_config config;
+    lt_sentence sentence;
+    lt_checkpoint *checkpoint;
+    const lt_family *family;
+    lt_plan plan;
+    lt_backend *backend;
+    lt_program *program;
+    const lt_kernels *kernels; /* of the backend's instruction set: Dense, checks */
+    lattice_tokenizer *tokenizer;
+    lt_dense_layer *dense;
+    size_t n_dense;
+    const char **op_details;     /* [plan.n_ops] the weight or shape an op is about, for profiles */
+    size_t max_length;           /* tokens of a text unless asked otherwise */
+    size_t max_positions;        /* tokens that the positions admit */
+    size_t batch_tokens;         /* budget of one batch */
+    size_t max_tokens, max_seqs; /* what the workspace is reserved for: a single text may exceed the budget */
+    uint64_t n_parameters, weight_bytes, dense_bytes;
+
+    pthread_mutex_t lock; /* of the list */
+    bool has_lock;
+    lt_worker *idle;
+};
+
+/* Floats of a pooled vector before the Dense modules, under `pooling` (0: the model's). */
+size_t lt_model_pooled_width(const lattice_model *model, unsigned pooling);
+
+/* ------------------------------------------------------------------ Dense modules: dense.c */
+
+/* Packs module number i of the checkpoint's list. */
+lattice_status lt_dense_create(lattice_model *model, size_t i, lattice_error *err);
+void lt_dense_free(const lattice_allocator *mem, lt_dense_layer *layer);
+uint64_t lt_dense_packed_bytes(const lt_kernels *kernels, const lt_dense_layer *layer);
+/* y[m, out] = act(x[m, in] Wᵀ + b) */
+void lt_dense_run(const lattice_model *model, const lt_dense_layer *layer, const float *x, size_t m, float *y);
+
+/* ------------------------------------------------------------------ workers: embed.c */
+
+/* Frees the list of idle workers. */
+void lt_workers_free(lt_worker *first);
+
+/* ------------------------------------------------------------------ description: describe.c */
+
+/* NULL: a GPU's kernels admit the shape of this model; else the reason in words (INV-2). */
+const char *lt_gpu_refusal(const lt_config *config);
+
+#endif
