@@ -14,12 +14,18 @@ lattice_status lt_post_read(const lattice_allocator *mem, lt_json *json, lt_post
 lattice_status lt_post_bert(const lattice_allocator *mem, uint32_t cls, uint32_t sep, lt_post **post, lattice_error *err);
 void lt_post_free(lt_post *post);
 
+/* How trimming (trim_offsets of ByteLevel and RobertaProcessing) learns a token's spelling, which says what white space the token
+ * carries: the text under an added token may have spaces that are none of it. Without it the text under the span decides.
+ * `owner` is handed back and must outlive the calls of lt_post_apply. */
+void lt_post_set_spelling(lt_post *post, lt_str (*spelling)(const void *owner, uint32_t id), const void *owner);
+
 /* Special tokens added to a single text and to a pair. */
 size_t lt_post_added(const lt_post *post, bool pair);
 
-/* Builds *out from the encoded first and second sequence (second NULL: a single text): truncates to `max_length` (0: none; longest
- * first for pairs, as Hugging Face tokenizers does it), then adds special tokens if add_special, with type ids, sequence numbers
- * and, for ByteLevel and RobertaProcessing with trim_offsets, spans trimmed of white space (text_a, text_b: the input bytes). */
+/* Builds *out from the encoded first and second sequence (second NULL: a single text): truncates to `max_length` (0: none;
+ * longest first for pairs, as Hugging Face tokenizers does it), then adds special tokens if add_special, with type ids, sequence
+ * numbers and, for ByteLevel and RobertaProcessing with trim_offsets, spans trimmed of white space (text_a, text_b: the input
+ * bytes). */
 lattice_status lt_post_apply(const lt_post *post, const lt_tokens *first, const lt_tokens *second, lt_str text_a, lt_str text_b,
                              const lt_encode_options *options, lt_tokens *out, lattice_error *err);
 

@@ -1,0 +1,464 @@
+/* Byte-pair encoding (Sennrich et al. 2016): of all adjacent pairs that may merge, the one of lowest rank is merged first, the
+ * leftmost on a tie, until none is left.
+ *
+ * Merges are a hash table from the pair of ids to (rank, new id), sixteen bytes a slot, so that a look-up is one cache line.
+ * A short word keeps the rank of every adjacent pair in an array that is scanned for its minimum; a long one puts (rank, place)
+ * into a heap, where an entry whose pair has since changed is dropped when it comes up: n symbols take O(n log n).
+ * With byte-level spans the units are raw bytes, looked up by a table of 256 ids: texts are never put into GPT-2's alphabet. */
+#include "base/utf8.h"
+#include "text/byte_alphabet.h"
+#include "text/subword.h"
+
+#define SHORT_WORD 48 /* symbols up to which scanning beats the heap; measured on English, German and Chinese text */
+#define NONE UINT32_MAX
+
+/* ------------------------------------------------------------------ the table of merges */
+
+static inline size_t slot_of(uint32_t shift, uint32_t left, uint32_t right)
+{
+    return (size_t)(((uint64_t)left << 32 | right) * UINT64_C(0x9E3779B97F4A7C15) >> shift);
+}
+
+static inline lt_pair find_merge(const lt_bpe *bpe, uint32_t left, uint32_t right)
+{
+    if (bpe->n_slots == 0) return (lt_pair){ NONE, NONE };
+    for (size_t i = slot_of(bpe->shift, left, right);; i = (i + 1) & (bpe->n_slots - 1)) {
+        const lt_merge *merge = &bpe->merges[i];
+        if (merge->left == left && merge->right == right) return (lt_pair){ merge->rank, merge->id };
+        if (merge->left == NONE) return (lt_pair){ NONE, NONE };
+    }
+}
+
+/* Keeps at least 3/8 of the slots empty. */
+static bool reserve_merges(lt_bpe *bpe, const lattice_allocator *mem, size_t n)
+{
+    size_t slots = bpe->n_slots == 0 ? 256 : bpe->n_slots;
+    while (slots / 8 * 5 < n) slots *= 2;
+    if (slots == bpe->n_slots) return true;
+    lt_merge *merges = lt_alloc_array(mem, slots, sizeof *merges);
+    if (merges == NULL) return false;
+    memset(merges, 0xff, slots * sizeof *merges);
+    uint32_t shift = 64 - (uint32_t)__builtin_ctzll(slots);
+    for (size_t i = 0; i < bpe->n_slots; i++) {
+        if (bpe->merges[i].left == NONE) continue;
+        size_t at = slot_of(shift, bpe->merges[i].left, bpe->merges[i].right);
+        while (merges[at].left != NONE) at = (at + 1) & (slots - 1);
+        merges[at] = bpe->merges[i];
+    }
+    lt_free(mem, bpe->merges);
+    bpe->merges = merges;
+    bpe->n_slots = slots;
+    bpe->shift = shift;
+    return true;
+}
+
+/* A pair that is listed twice has its later rank, as Hugging Face reads it. */
+static bool add_merge(lt_bpe *bpe, const lattice_allocator *mem, lt_merge merge)
+{
+    if (!reserve_merges(bpe, mem, bpe->n_merges + 1)) return false;
+    size_t i = slot_of(bpe->shift, merge.left, merge.right);
+    while (bpe->merges[i].left != NONE && (bpe->merges[i].left != merge.left || bpe->merges[i].right != merge.right))
+        i = (i + 1) & (bpe->n_slots - 1);
+    bpe->n_merges += bpe->merges[i].left == NONE;
+    bpe->merges[i] = merge;
+    return true;
+}
+
+static lattice_status find_token(const lt_subword *model, lt_json *json, size_t index, lt_str spelling, uint32_t *id)
+{
+    *id = lt_vocab_find(&model->vocab, spelling.data, spelling.len);
+    if (*id != LT_VOCAB_NO_ID) return LATTICE_OK;
+    return lt_json_fail(json, "merge %zu: token '%.*s' is not in the vocabulary", index, LT_STR_ARG(spelling));
+}
+
+/* The id of left‖right, the continuing prefix of the right one dropped. */
+static lattice_status find_merged(const lt_subword *model, lt_json *json, lt_buf *joined, size_t index, uint32_t left,
+                                  uint32_t right, uint32_t *id)
+{
+    lt_str a = lt_vocab_token(&model->vocab, left), b = lt_vocab_token(&model->vocab, right);
+    if (b.len < model->prefix.len)
+        return lt_json_fail(json, "merge %zu: token '%.*s' is shorter than the continuing prefix", index, LT_STR_ARG(b));
+    uint8_t small[64];
+    size_t rest = b.len - model->prefix.len;
+    const void *spelling = small;
+    if (a.len + rest <= sizeof small) {
+        memcpy(small, a.data, a.len);
+        memcpy(small + a.len, b.data + model->prefix.len, rest);
+    } else {
+        lt_buf_clear(joined);
+        lt_buf_append(joined, a.data, a.len);
+        lt_buf_append(joined, b.data + model->prefix.len, rest);
+        if (joined->failed) return lt_no_memory(json->err, a.len + rest, "merges");
+        spelling = joined->data;
+    }
+    *id = lt_vocab_find(&model->vocab, spelling, a.len + rest);
+    if (*id != LT_VOCAB_NO_ID) return LATTICE_OK;
+    return lt_json_fail(json, "merge %zu: '%.*s' and '%.*s' make '%.*s', which is not in the vocabulary", index, LT_STR_ARG(a),
+                        LT_STR_ARG(b), (int)(a.len + rest > 200 ? 200 : a.len + rest), (const char *)spelling);
+}
+
+/* "left right" */
+static lattice_status read_merge_string(const lt_subword *model, lt_json *json, size_t index, bool *skip, uint32_t *left,
+                                        uint32_t *right)
+{
+    lt_str both;
+    LT_TRY(lt_json_string(json, &both));
+    *skip = lt_str_starts(both, "#version");
+    if (*skip) return LATTICE_OK;
+    const char *space = both.len > 0 ? memchr(both.data, ' ', both.len) : NULL;
+    size_t at = space == NULL ? both.len : (size_t)(space - both.data);
+    if (space == NULL || memchr(space + 1, ' ', both.len - at - 1) != NULL)
+        return lt_json_fail(json, "merge %zu: '%.*s' is not two tokens with a space between them", index, LT_STR_ARG(both));
+    LT_TRY(find_token(model, json, index, (lt_str){ both.data, at }, left));
+    return find_token(model, json, index, (lt_str){ space + 1, both.len - at - 1 }, right);
+}
+
+/* ["left", "right"]; a string is looked up before the next one is read, which may take its place. */
+static lattice_status read_merge_pair(const lt_subword *model, lt_json *json, size_t index, uint32_t *left, uint32_t *right)
+{
+    lt_str token;
+    bool more;
+    LT_TRY(lt_json_begin_array(json));
+    for (size_t i = 0;; i++) {
+        LT_TRY(lt_json_next_element(json, &more));
+        if (more != (i < 2)) return lt_json_fail(json, "merge %zu is not a list of two tokens", index);
+        if (!more) return LATTICE_OK;
+        LT_TRY(lt_json_string(json, &token));
+        LT_TRY(find_token(model, json, index, token, i == 0 ? left : right));
+    }
+}
+
+static lattice_status read_merges(lt_subword *model, lt_json *json, lt_buf *joined)
+{
+    lt_bpe *bpe = &model->bpe;
+    bool more;
+    LT_TRY(lt_json_begin_array(json));
+    for (size_t rank = 0;; rank++) {
+        LT_TRY(lt_json_next_element(json, &more));
+        if (!more) return LATTICE_OK;
+        if (rank >= NONE) return lt_json_fail(json, "too many merges");
+        lt_merge merge = { .rank = (uint32_t)rank };
+        bool skip = false;
+        if (lt_json_peek(json) == LT_JSON_STRING) {
+            LT_TRY(read_merge_string(model, json, rank, &skip, &merge.left, &merge.right));
+        } else {
+            LT_TRY(read_merge_pair(model, json, rank, &merge.left, &merge.right));
+        }
+        if (skip) {
+            rank--; /* a "#version" line has no rank */
+            continue;
+        }
+        LT_TRY(find_merged(model, json, joined, rank, merge.left, merge.right, &merge.id));
+        if (!add_merge(bpe, model->mem, merge)) return lt_no_memory(json->err, bpe->n_merges * sizeof merge, "merges");
+    }
+}
+
+lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, lattice_error *err)
+{
+    lt_bpe *bpe = &model->bpe;
+    lt_free(model->mem, bpe->merges);
+    bpe->merges = NULL;
+    bpe->n_slots = bpe->n_merges = 0;
+    /* Published vocabularies have about as many merges as tokens. */
+    if (!reserve_merges(bpe, model->mem, model->vocab.n)) return lt_no_memory(err, model->vocab.n * sizeof(lt_merge), "merges");
+    lt_buf joined;
+    lt_buf_init(&joined, model->mem);
+    lattice_status status = read_merges(model, json, &joined);
+    lt_buf_free(&joined);
+    return status;
+}
+
+lattice_status lt_bpe_prepare(lt_subword *model, lattice_error *err)
+{
+    (void)err;
+    lt_bpe *bpe = &model->bpe;
+    lt_subword_find_byte_tokens(model, bpe->byte_tokens);
+    for (uint32_t unit = 0; unit < 256; unit++) {
+        bpe->units[unit] = LT_VOCAB_NO_ID;
+        if (!model->byte_level && unit >= 128) continue;
+        uint8_t spelling[4];
+        size_t length = lt_utf8_encode(model->byte_level ? lt_byte_to_char((uint8_t)unit) : unit, spelling);
+        bpe->units[unit] = lt_vocab_find(&model->vocab, spelling, length);
+    }
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ a word as symbols */
+
+typedef struct units {
+    const lt_subword *model;
+    lt_subword_scratch *scratch;
+    size_t n;
+    uint32_t unknown; /* bytes of the unknown token that waits to be joined; 0: none */
+    lattice_error *err;
+} units;
+
+static bool add_symbol(units *u, uint32_t id, uint32_t length)
+{
+    lt_subword_scratch *s = u->scratch;
+    if (u->n == s->symbols_capacity && !LT_GROW(s->mem, s->symbols, s->symbols_capacity, u->n + 1)) return false;
+    s->symbols[u->n++] = (lt_symbol){ .id = id, .length = length };
+    return true;
+}
+
+/* The unit's spelling in the vocabulary, into the scratch's text: in GPT-2's alphabet if byte-level, with the prefix inside a
+ * word and the suffix at its end. */
+static bool spell_unit(units *u, const uint8_t *unit, size_t size, bool first, bool last)
+{
+    const lt_subword *model = u->model;
+    lt_buf *text = &u->scratch->text;
+    lt_buf_clear(text);
+    if (!first) lt_buf_append(text, model->prefix.data, model->prefix.len);
+    if (model->byte_level) {
+        uint8_t spelling[4];
+        lt_buf_append(text, spelling, lt_utf8_encode(lt_byte_to_char(unit[0]), spelling));
+    } else {
+        lt_buf_append(text, unit, size);
+    }
+    if (last) lt_buf_append(text, model->suffix.data, model->suffix.len);
+    return !text->failed;
+}
+
+static bool find_unit(units *u, const uint8_t *unit, size_t size, bool first, bool last, uint32_t *id)
+{
+    const lt_subword *model = u->model;
+    bool plain = (first || model->prefix.len == 0) && (!last || model->suffix.len == 0);
+    if (plain && size == 1) {
+        *id = model->bpe.units[unit[0]];
+    } else if (plain) {
+        *id = lt_vocab_find(&model->vocab, unit, size);
+    } else {
+        if (!spell_unit(u, unit, size, first, last)) return false;
+        *id = lt_vocab_find(&model->vocab, u->scratch->text.data, u->scratch->text.len);
+    }
+    return true;
+}
+
+/* The byte tokens of an unknown unit's spelling. *done false: one of them is missing, none is added. */
+static bool add_bytes(units *u, const uint8_t *unit, size_t size, bool first, bool last, bool *done)
+{
+    const uint32_t *tokens = u->model->bpe.byte_tokens;
+    *done = false;
+    if (!spell_unit(u, unit, size, first, last)) return false;
+    const uint8_t *bytes = (const uint8_t *)u->scratch->text.data;
+    size_t n = u->scratch->text.len;
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[bytes[i]] == LT_VOCAB_NO_ID) return true;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!add_symbol(u, tokens[bytes[i]], i < size || !u->model->byte_level)) return false;
+    }
+    *done = true;
+    return true;
+}
+
+static bool flush_unknown(units *u)
+{
+    if (u->unknown == 0) return true;
+    uint32_t length = u->unknown;
+    u->unknown = 0;
+    return add_symbol(u, u->model->unk_id, length);
+}
+
+/* An unknown unit: its bytes, else the unknown token (joined with the one before if fuse_unk), else nothing at all. A unit that
+ * falls back to bytes goes before an unknown token that still waits, which is how Hugging Face orders them. */
+static lattice_status add_unknown(units *u, const uint8_t *unit, size_t size, bool first, bool last)
+{
+    const lt_subword *model = u->model;
+    if (model->bpe.byte_fallback) {
+        bool done;
+        if (!add_bytes(u, unit, size, first, last, &done)) return lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+        if (done) return LATTICE_OK;
+    }
+    if (model->unk_token.data == NULL) return LATTICE_OK;
+    if (model->unk_id == LT_VOCAB_NO_ID) return lt_subword_no_unknown(model, u->err);
+    if (!model->bpe.fuse_unk && !flush_unknown(u)) return lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+    u->unknown += (uint32_t)size;
+    return LATTICE_OK;
+}
+
+static lattice_status make_symbols(units *u, const uint8_t *word, size_t size)
+{
+    const lt_subword *model = u->model;
+    for (size_t at = 0, length; at < size; at += length) {
+        length = model->byte_level ? 1 : lt_utf8_size(word[at]);
+        if (length > size - at) length = size - at;
+        bool first = at == 0, last = at + length == size;
+        uint32_t id;
+        if (!find_unit(u, word + at, length, first, last, &id)) return lt_no_memory(u->err, length, "a word");
+        if (id == LT_VOCAB_NO_ID) {
+            LT_TRY(add_unknown(u, word + at, length, first, last));
+        } else if (!flush_unknown(u) || !add_symbol(u, id, (uint32_t)length)) {
+            return lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+        }
+    }
+    return flush_unknown(u) ? LATTICE_OK : lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+}
+
+/* ------------------------------------------------------------------ merging */
+
+/* symbols[0..n) stay in place; dead ones get length UINT32_MAX. */
+#define DEAD UINT32_MAX
+
+static void link_symbols(lt_symbol *symbols, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        symbols[i].previous = i == 0 ? NONE : (uint32_t)(i - 1);
+        symbols[i].next = i + 1 == n ? NONE : (uint32_t)(i + 1);
+    }
+}
+
+static inline lt_pair pair_at(const lt_bpe *bpe, const lt_symbol *symbols, uint32_t at)
+{
+    uint32_t next = symbols[at].next;
+    return next == NONE ? (lt_pair){ NONE, NONE } : find_merge(bpe, symbols[at].id, symbols[next].id);
+}
+
+/* Joins the symbol with its next one; returns that one's place, which no longer pairs. */
+static inline uint32_t join(lt_symbol *symbols, uint32_t at, uint32_t id)
+{
+    uint32_t gone = symbols[at].next, after = symbols[gone].next;
+    symbols[at].id = id;
+    symbols[at].length += symbols[gone].length;
+    symbols[at].next = after;
+    symbols[gone].length = DEAD;
+    if (after != NONE) symbols[after].previous = at;
+    return gone;
+}
+
+static void merge_short(const lt_bpe *bpe, lt_symbol *symbols, size_t n)
+{
+    uint32_t rank[SHORT_WORD], id[SHORT_WORD];
+    link_symbols(symbols, n);
+    for (uint32_t i = 0; i < n; i++) {
+        lt_pair pair = pair_at(bpe, symbols, i);
+        rank[i] = pair.rank;
+        id[i] = pair.id;
+    }
+    for (;;) {
+        uint32_t best = 0;
+        for (uint32_t i = 1; i < n; i++) best = rank[i] < rank[best] ? i : best;
+        if (rank[best] == NONE) return;
+        rank[join(symbols, best, id[best])] = NONE;
+        lt_pair pair = pair_at(bpe, symbols, best);
+        rank[best] = pair.rank;
+        id[best] = pair.id;
+        uint32_t previous = symbols[best].previous;
+        if (previous == NONE) continue;
+        pair = pair_at(bpe, symbols, previous);
+        rank[previous] = pair.rank;
+        id[previous] = pair.id;
+    }
+}
+
+/* A heap of four children a node, smallest (rank, place) first: entries are rank << 32 | place. */
+static void heap_down(uint64_t *heap, size_t n, size_t at, uint64_t *steps)
+{
+    uint64_t value = heap[at];
+    for (size_t child; (child = 4 * at + 1) < n;) {
+        size_t end = child + 4 < n ? child + 4 : n, least = child;
+        for (size_t i = child + 1; i < end; i++) least = heap[i] < heap[least] ? i : least;
+        ++*steps;
+        if (heap[least] >= value) break;
+        heap[at] = heap[least];
+        at = least;
+    }
+    heap[at] = value;
+}
+
+static void heap_up(uint64_t *heap, size_t at, uint64_t *steps)
+{
+    uint64_t value = heap[at];
+    while (at > 0 && heap[(at - 1) / 4] > value) {
+        heap[at] = heap[(at - 1) / 4];
+        at = (at - 1) / 4;
+        ++*steps;
+    }
+    heap[at] = value;
+}
+
+/* The heap holds at most one entry for each pair made: n - 1 at first and two for each of at most n - 1 merges, of which each has
+ * taken one out. */
+static bool merge_long(const lt_bpe *bpe, lt_subword_scratch *scratch, size_t n)
+{
+    if (!LT_GROW(scratch->mem, scratch->pairs, scratch->pairs_capacity, n) ||
+        !LT_GROW(scratch->mem, scratch->heap, scratch->heap_capacity, 2 * n))
+        return false;
+    lt_symbol *symbols = scratch->symbols;
+    lt_pair *pairs = scratch->pairs;
+    uint64_t *heap = scratch->heap;
+    size_t n_heap = 0;
+    link_symbols(symbols, n);
+    for (uint32_t i = 0; i < n; i++) {
+        pairs[i] = pair_at(bpe, symbols, i);
+        if (pairs[i].rank != NONE) heap[n_heap++] = (uint64_t)pairs[i].rank << 32 | i;
+    }
+    for (size_t i = n_heap / 4 + 1; i-- > 0;) {
+        if (i < n_heap) heap_down(heap, n_heap, i, &scratch->steps);
+    }
+    while (n_heap > 0) {
+        uint32_t at = (uint32_t)heap[0], rank = (uint32_t)(heap[0] >> 32);
+        heap[0] = heap[--n_heap];
+        if (n_heap > 0) heap_down(heap, n_heap, 0, &scratch->steps);
+        scratch->steps++;
+        if (pairs[at].rank != rank) continue; /* merged away or paired anew since */
+        pairs[join(symbols, at, pairs[at].id)].rank = NONE;
+        uint32_t changed[2] = { at, symbols[at].previous };
+        for (size_t i = 0; i < 2 && changed[i] != NONE; i++) {
+            pairs[changed[i]] = pair_at(bpe, symbols, changed[i]);
+            if (pairs[changed[i]].rank == NONE) continue;
+            heap[n_heap] = (uint64_t)pairs[changed[i]].rank << 32 | changed[i];
+            heap_up(heap, n_heap++, &scratch->steps);
+        }
+    }
+    return true;
+}
+
+/* Where units may be bytes of a character, a token's range is widened to whole characters. */
+static void widen(const uint8_t *word, size_t size, lt_piece *piece)
+{
+    if (piece->end > size) piece->end = (uint32_t)size;
+    if (piece->start > piece->end) piece->start = piece->end;
+    while (piece->start > 0 && piece->start < size && (word[piece->start] & 0xC0) == 0x80) piece->start--;
+    while (piece->end < size && (word[piece->end] & 0xC0) == 0x80) piece->end++;
+}
+
+lattice_status lt_bpe_encode(const lt_subword *model, lt_subword_scratch *scratch, const uint8_t *word, size_t size,
+                             lt_pieces *out, lattice_error *err)
+{
+    const lt_bpe *bpe = &model->bpe;
+    if (bpe->ignore_merges) {
+        const uint8_t *spelling = word;
+        size_t length = size;
+        if (model->byte_level) {
+            lt_buf_clear(&scratch->text);
+            for (size_t i = 0; i < size && scratch->text.len <= model->vocab.longest; i++) {
+                uint8_t unit[4];
+                lt_buf_append(&scratch->text, unit, lt_utf8_encode(lt_byte_to_char(word[i]), unit));
+            }
+            if (scratch->text.failed) return lt_no_memory(err, size, "a word");
+            spelling = (const uint8_t *)scratch->text.data;
+            length = scratch->text.len;
+        }
+        uint32_t id = lt_vocab_find(&model->vocab, spelling, length);
+        if (id != LT_VOCAB_NO_ID)
+            return lt_pieces_add(out, id, 0, size) ? LATTICE_OK : lt_no_memory(err, sizeof(lt_piece), "tokens");
+    }
+    units u = { .model = model, .scratch = scratch, .err = err };
+    LT_TRY(make_symbols(&u, word, size));
+    if (u.n == 0) return LATTICE_OK;
+    lt_symbol *symbols = scratch->symbols;
+    if (u.n <= SHORT_WORD) {
+        merge_short(bpe, symbols, u.n);
+    } else if (!merge_long(bpe, scratch, u.n)) {
+        return lt_no_memory(err, u.n * sizeof *symbols, "a word");
+    }
+    size_t start = 0;
+    for (uint32_t at = 0; at != NONE; at = symbols[at].next) {
+        size_t end = start + symbols[at].length;
+        if (!lt_pieces_add(out, symbols[at].id, start, end)) return lt_no_memory(err, sizeof(lt_piece), "tokens");
+        if (!model->byte_level || end > size) widen(word, size, &out->data[out->n - 1]);
+        start = end;
+    }
+    return LATTICE_OK;
+}
