@@ -68,7 +68,7 @@ static void every_fixture_reads_as_written(void **state)
         assert_int_equal(c.position_offset, fixtures[i].offset);
         assert_int_equal(c.n_labels, fixtures[i].labels);
         for (size_t l = 0; l < c.n_labels; l++) {
-            char label[16];
+            char label[32];
             snprintf(label, sizeof label, "LABEL_%zu", l);
             assert_string_equal(c.labels[l], label);
         }
