@@ -162,9 +162,15 @@ const lt_added_token *lt_added_by_id(const lt_added *a, uint32_t id)
     return low < a->n_ids && a->by_id[low].id == id ? &a->tokens[a->by_id[low].token] : NULL;
 }
 
-size_t lt_added_size(const lt_added *a) { return a->n_ids ? (size_t)a->by_id[a->n_ids - 1].id + 1 : 0; }
+size_t lt_added_size(const lt_added *a)
+{
+    return a->n_ids ? (size_t)a->by_id[a->n_ids - 1].id + 1 : 0;
+}
 
-bool lt_added_is_local(const lt_added *a) { return a->local; }
+bool lt_added_is_local(const lt_added *a)
+{
+    return a->local;
+}
 
 static bool insert(lt_added *a, matcher *m, lt_str content, uint32_t token)
 {
@@ -253,8 +259,8 @@ static bool has_white_space(lt_str content)
     return false;
 }
 
-lattice_status lt_added_prepare(lt_added *a, const lt_subword *model, const lt_normalizer *normalizer, lt_normalizer_scratch *scratch,
-                                lattice_error *err)
+lattice_status lt_added_prepare(lt_added *a, const lt_subword *model, const lt_normalizer *normalizer,
+                                lt_normalizer_scratch *scratch, lattice_error *err)
 {
     LT_TRY(number(a, model, err));
     a->local = true;
@@ -347,7 +353,8 @@ const lt_added_token *lt_added_next(lt_added_matches *m, size_t *before, size_t 
         m->at = stop;
         const lt_added_token *t = &a->tokens[token];
         if (m->literal && t->special) continue;
-        if (t->single_word && ((i > 0 && (flags_before(s, i) & LT_U_WORD)) || (stop < m->n && (flags_at(s, stop) & LT_U_WORD)))) continue;
+        if (t->single_word && ((i > 0 && (flags_before(s, i) & LT_U_WORD)) || (stop < m->n && (flags_at(s, stop) & LT_U_WORD))))
+            continue;
         if (t->lstrip) {
             while (i > 0 && (flags_before(s, i) & LT_U_WHITE)) i = lt_utf8_before(s, i);
             if (i < m->done) i = m->done;

@@ -4,7 +4,10 @@
 
 #include "base/utf8.h"
 
-void lt_work_init(lt_work *work, const lattice_allocator *mem) { *work = (lt_work){ .mem = mem }; }
+void lt_work_init(lt_work *work, const lattice_allocator *mem)
+{
+    *work = (lt_work){ .mem = mem };
+}
 
 void lt_work_free(lt_work *work)
 {
@@ -39,8 +42,7 @@ static void imply(const lt_view *in, size_t start, size_t end, lt_align *align)
     for (size_t i = start; i < end;) {
         size_t size = 1;
         if (in->data[i] >= 0x80) lt_utf8_at(in->data, i, &size);
-        for (size_t k = 0; k < size; k++)
-            *align++ = (lt_align){ (uint32_t)(in->origin + i), (uint32_t)(in->origin + i + size) };
+        for (size_t k = 0; k < size; k++) *align++ = (lt_align){ (uint32_t)(in->origin + i), (uint32_t)(in->origin + i + size) };
         i += size;
     }
 }
@@ -49,7 +51,8 @@ void lt_rewrite_store(lt_rewrite *r)
 {
     if (!r->track || r->stored) return;
     r->stored = true;
-    if (lt_rewrite_room(r, 0) && (r->out->n == 0 || r->out->align || LT_GROW(r->out->mem, r->out->align, r->out->align_capacity, r->out->n)))
+    if (lt_rewrite_room(r, 0) &&
+        (r->out->n == 0 || r->out->align || LT_GROW(r->out->mem, r->out->align, r->out->align_capacity, r->out->n)))
         imply(r->in, 0, r->out->n, r->out->align);
 }
 
@@ -120,7 +123,8 @@ void lt_rewrite_skip(lt_rewrite *r, size_t n)
 lattice_status lt_rewrite_end(lt_rewrite *r, lt_view *view, lattice_error *err)
 {
     if (r->failed) return lt_no_memory(err, r->out->n, "a normalised text");
-    *view = (lt_view){ r->out->data ? r->out->data : (const uint8_t *)"", r->out->n, r->stored ? r->out->align : NULL, r->in->origin };
+    *view = (lt_view){ r->out->data ? r->out->data : (const uint8_t *)"", r->out->n, r->stored ? r->out->align : NULL,
+                       r->in->origin };
     if (r->stored && !view->align) { /* an empty text */
         static const lt_align none;
         view->align = &none;

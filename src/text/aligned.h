@@ -54,10 +54,10 @@ void lt_work_free(lt_work *work);
 typedef struct lt_rewrite {
     const lt_view *in;
     lt_work *out;
-    size_t at;      /* next byte of in */
-    bool track;     /* alignment is wanted */
-    bool stored;    /* alignment is being stored: not implied any more */
-    bool failed;    /* out of memory */
+    size_t at;   /* next byte of in */
+    bool track;  /* alignment is wanted */
+    bool stored; /* alignment is being stored: not implied any more */
+    bool failed; /* out of memory */
 } lt_rewrite;
 
 lt_rewrite lt_rewrite_begin(const lt_view *in, lt_work *out, bool track);

@@ -38,9 +38,15 @@ static size_t base64_decode(lt_str text, uint8_t *out)
     return n;
 }
 
-static uint32_t u32_at(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint32_t u32_at(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
 
-static size_t unit_offset(uint32_t unit) { return (size_t)(unit >> 10) << ((unit & (1u << 9)) >> 6); }
+static size_t unit_offset(uint32_t unit)
+{
+    return (size_t)(unit >> 10) << ((unit & (1u << 9)) >> 6);
+}
 
 /* The replacement of the shortest key that begins key[0, n); false if none does. */
 static bool find(const lt_charsmap *map, const uint8_t *key, size_t n, lt_str *out)
@@ -93,7 +99,8 @@ lattice_status lt_charsmap_read(lt_arena *arena, lt_str base64, const char *wher
                     if (k + j >= length || ((uint8_t)map->strings[i + k + j] & 0xC0) != 0x80) step = 0;
                 }
             }
-            if (step == 0) return lt_fail(err, LATTICE_ERR_FORMAT, "%s: precompiled_charsmap has a replacement that is not UTF-8", where);
+            if (step == 0)
+                return lt_fail(err, LATTICE_ERR_FORMAT, "%s: precompiled_charsmap has a replacement that is not UTF-8", where);
             k += step;
         }
         i += length + 1;
@@ -166,9 +173,10 @@ static void cluster(const lt_charsmap *map, writer *w, const uint8_t *s, size_t 
 /* Characters that are always a cluster of their own when the next one is such, too. */
 static bool plain(uint32_t c, uint32_t flags)
 {
-    const uint32_t special = LT_U_G_EXTENDS | LT_U_G_PREPENDS | LT_U_G_CONTROL | LT_U_G_PICTURE | LT_U_G_CONSONANT | LT_U_G_LINKER;
-    return !(flags & special) && (c < 0x1100 || (c > 0x11FF && c < 0xA960) || (c > 0xA97C && c < 0xAC00) || (c > 0xD7FB && c < 0x1F1E6) ||
-                                  c > 0x1F1FF);
+    const uint32_t special =
+        LT_U_G_EXTENDS | LT_U_G_PREPENDS | LT_U_G_CONTROL | LT_U_G_PICTURE | LT_U_G_CONSONANT | LT_U_G_LINKER;
+    return !(flags & special) &&
+           (c < 0x1100 || (c > 0x11FF && c < 0xA960) || (c > 0xA97C && c < 0xAC00) || (c > 0xD7FB && c < 0x1F1E6) || c > 0x1F1FF);
 }
 
 /* End of the run of characters from i on that need no rewriting: each is a cluster of its own without a replacement. */
@@ -207,7 +215,8 @@ lattice_status lt_charsmap_apply(const lt_charsmap *map, lt_view *view, lt_work 
                 lt_rewrite_copy(&w.r, last - i);
                 i = last;
             }
-            for (; i < start; i += size) put(&w, lt_utf8_at(in.data, i, &size), 0); /* more than one only behind a removed start */
+            for (; i < start; i += size)
+                put(&w, lt_utf8_at(in.data, i, &size), 0); /* more than one only behind a removed start */
             if (i == in.n) break;
         }
         lt_grapheme g = { 0 };

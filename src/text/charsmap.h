@@ -7,9 +7,9 @@
 typedef struct lt_charsmap {
     const uint32_t *units; /* of the trie, as stored */
     size_t n_units;
-    const char *strings;   /* replacements, each ended by a NUL */
+    const char *strings; /* replacements, each ended by a NUL */
     size_t n_strings;
-    uint8_t ascii[128];    /* 1: this character has a replacement */
+    uint8_t ascii[128]; /* 1: this character has a replacement */
 } lt_charsmap;
 
 /* Decodes and checks the base64 of a `precompiled_charsmap`; everything is kept in the arena. */

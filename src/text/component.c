@@ -42,7 +42,8 @@ static lattice_status pattern(lt_arena *arena, lt_json *json, lt_component *c)
         LT_TRY(lt_json_next_member(json, &key, &more));
         if (!more) break;
         bool regex = lt_str_is(key, "Regex");
-        if (!regex && !lt_str_is(key, "String")) return lt_json_fail(json, "a pattern is a String or a Regex, not '%.*s'", LT_STR_ARG(key));
+        if (!regex && !lt_str_is(key, "String"))
+            return lt_json_fail(json, "a pattern is a String or a Regex, not '%.*s'", LT_STR_ARG(key));
         if (c->has_pattern) return lt_json_fail(json, "a pattern has one value");
         c->pattern_is_regex = regex;
         c->has_pattern = true;
@@ -116,9 +117,18 @@ static lattice_status read(lt_arena *arena, lt_json *json, const char *list, int
     lt_component *c = lt_arena_alloc(arena, sizeof *c);
     if (!c) return lt_no_memory(json->err, sizeof *c, "a part of the tokenizer");
     *c = (lt_component){
-        .clean_text = LT_ABSENT, .handle_chinese_chars = LT_ABSENT, .strip_accents = LT_ABSENT, .lowercase = LT_ABSENT,
-        .left = LT_ABSENT, .right = LT_ABSENT, .add_prefix_space = LT_ABSENT, .trim_offsets = LT_ABSENT, .use_regex = LT_ABSENT,
-        .split = LT_ABSENT, .individual_digits = LT_ABSENT, .invert = LT_ABSENT,
+        .clean_text = LT_ABSENT,
+        .handle_chinese_chars = LT_ABSENT,
+        .strip_accents = LT_ABSENT,
+        .lowercase = LT_ABSENT,
+        .left = LT_ABSENT,
+        .right = LT_ABSENT,
+        .add_prefix_space = LT_ABSENT,
+        .trim_offsets = LT_ABSENT,
+        .use_regex = LT_ABSENT,
+        .split = LT_ABSENT,
+        .individual_digits = LT_ABSENT,
+        .invert = LT_ABSENT,
     };
     *component = c;
     LT_TRY(lt_json_begin_object(json));

@@ -7,7 +7,10 @@
 
 typedef enum lt_maybe { LT_ABSENT = -1, LT_FALSE = 0, LT_TRUE = 1 } lt_maybe;
 
-static inline bool lt_maybe_or(lt_maybe value, bool otherwise) { return value == LT_ABSENT ? otherwise : value == LT_TRUE; }
+static inline bool lt_maybe_or(lt_maybe value, bool otherwise)
+{
+    return value == LT_ABSENT ? otherwise : value == LT_TRUE;
+}
 
 typedef struct lt_component {
     lt_str type; /* data NULL: absent */
@@ -15,7 +18,7 @@ typedef struct lt_component {
     lt_maybe add_prefix_space, trim_offsets, use_regex, split, individual_digits, invert;
     bool has_pattern, pattern_is_regex;
     lt_str pattern, content, prepend, replacement, prepend_scheme, behavior, charsmap, delimiter; /* data NULL: absent */
-    struct lt_component *children; /* of a Sequence, in order */
+    struct lt_component *children;                                                                /* of a Sequence, in order */
     struct lt_component *next;
     bool has_children;
 } lt_component;

@@ -55,9 +55,9 @@ static size_t decompose(lt_form_scratch *scratch, const uint8_t *s, size_t start
     for (size_t i = start, size; i < end; i += size) {
         uint32_t parts[LT_DECOMPOSED_MAX];
         size_t k = lt_unicode_decompose(lt_utf8_at(s, i, &size), compatibility, parts);
-        if (n + k > scratch->chars_capacity && !LT_GROW(scratch->mem, scratch->chars, scratch->chars_capacity, n + k)) return SIZE_MAX;
-        for (size_t j = 0; j < k; j++)
-            scratch->chars[n++] = (lt_form_char){ parts[j], lt_unicode_ccc(parts[j]), j > 0 };
+        if (n + k > scratch->chars_capacity && !LT_GROW(scratch->mem, scratch->chars, scratch->chars_capacity, n + k))
+            return SIZE_MAX;
+        for (size_t j = 0; j < k; j++) scratch->chars[n++] = (lt_form_char){ parts[j], lt_unicode_ccc(parts[j]), j > 0 };
     }
     return n;
 }
@@ -145,7 +145,8 @@ static bool compose(lt_form_scratch *scratch, size_t n, lt_rewrite *r)
                 continue;
             }
         }
-        if (n_held == scratch->held_capacity && !LT_GROW(scratch->mem, scratch->held, scratch->held_capacity, n_held + 1)) return false;
+        if (n_held == scratch->held_capacity && !LT_GROW(scratch->mem, scratch->held, scratch->held_capacity, n_held + 1))
+            return false;
         scratch->held[n_held++] = x;
         last = x.ccc;
         have_last = true;

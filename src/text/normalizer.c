@@ -90,10 +90,19 @@ static bool simple_kind(lt_str type, lt_normalizer_kind *kind, lt_form *form)
         lt_normalizer_kind kind;
         lt_form form;
     } names[] = {
-        { "BertNormalizer", BERT, LT_NFC }, { "NFC", FORM, LT_NFC }, { "NFD", FORM, LT_NFD }, { "NFKC", FORM, LT_NFKC },
-        { "NFKD", FORM, LT_NFKD }, { "Lowercase", LOWERCASE, LT_NFC }, { "StripAccents", STRIP_ACCENTS, LT_NFC },
-        { "Strip", STRIP, LT_NFC }, { "Replace", REPLACE_STRING, LT_NFC }, { "Prepend", PREPEND, LT_NFC },
-        { "Precompiled", PRECOMPILED, LT_NFC }, { "Nmt", NMT, LT_NFC }, { "ByteLevel", BYTE_LEVEL, LT_NFC },
+        { "BertNormalizer", BERT, LT_NFC },
+        { "NFC", FORM, LT_NFC },
+        { "NFD", FORM, LT_NFD },
+        { "NFKC", FORM, LT_NFKC },
+        { "NFKD", FORM, LT_NFKD },
+        { "Lowercase", LOWERCASE, LT_NFC },
+        { "StripAccents", STRIP_ACCENTS, LT_NFC },
+        { "Strip", STRIP, LT_NFC },
+        { "Replace", REPLACE_STRING, LT_NFC },
+        { "Prepend", PREPEND, LT_NFC },
+        { "Precompiled", PRECOMPILED, LT_NFC },
+        { "Nmt", NMT, LT_NFC },
+        { "ByteLevel", BYTE_LEVEL, LT_NFC },
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!lt_str_is(type, names[i].name)) continue;
@@ -105,7 +114,8 @@ static bool simple_kind(lt_str type, lt_normalizer_kind *kind, lt_form *form)
 }
 
 /* The replacement without its bytes as they would be matched: an empty string is an expression that matches everywhere. */
-static lattice_status build_replace(lt_normalizer *n, const lt_component *c, lt_normalizer_step *s, const char *where, lattice_error *err)
+static lattice_status build_replace(lt_normalizer *n, const lt_component *c, lt_normalizer_step *s, const char *where,
+                                    lattice_error *err)
 {
     if (!c->has_pattern || !c->content.data)
         return lt_fail(err, LATTICE_ERR_FORMAT, "%s: normalizer Replace needs a pattern and a content", where);
@@ -395,7 +405,8 @@ static void bert_character(const lt_normalizer_step *s, lt_rewrite *r, uint32_t 
 }
 
 /* The four passes one after the other; `works` holds the text in works[*current]. */
-static lattice_status bert_exact(const lt_normalizer_step *s, lt_normalizer_scratch *scratch, lt_view *view, bool track, lattice_error *err)
+static lattice_status bert_exact(const lt_normalizer_step *s, lt_normalizer_scratch *scratch, lt_view *view, bool track,
+                                 lattice_error *err)
 {
     lt_normalizer_step part = { .kind = BERT, .clean = s->clean, .chinese = s->chinese };
     lt_work *out = &scratch->works[scratch->current == 0 ? 1 : 0];
@@ -421,7 +432,8 @@ static lattice_status bert_exact(const lt_normalizer_step *s, lt_normalizer_scra
     return LATTICE_OK;
 }
 
-static lattice_status bert(const lt_normalizer_step *s, lt_normalizer_scratch *scratch, lt_view *view, bool track, lattice_error *err)
+static lattice_status bert(const lt_normalizer_step *s, lt_normalizer_scratch *scratch, lt_view *view, bool track,
+                           lattice_error *err)
 {
     lt_work *out = &scratch->works[scratch->current == 0 ? 1 : 0];
     lt_view in = *view;
@@ -467,7 +479,8 @@ static lattice_status bert(const lt_normalizer_step *s, lt_normalizer_scratch *s
 
 /* ------------------------------------------------------------------ all steps */
 
-static lattice_status step(const lt_normalizer_step *s, lt_normalizer_scratch *scratch, lt_view *view, bool track, lattice_error *err)
+static lattice_status step(const lt_normalizer_step *s, lt_normalizer_scratch *scratch, lt_view *view, bool track,
+                           lattice_error *err)
 {
     if (s->kind == BERT) return bert(s, scratch, view, track, err);
     if (s->kind == STRIP) {
@@ -492,7 +505,8 @@ static lattice_status step(const lt_normalizer_step *s, lt_normalizer_scratch *s
     return LATTICE_OK;
 }
 
-lattice_status lt_normalize(const lt_normalizer *normalizer, lt_normalizer_scratch *scratch, lt_view *view, bool track, lattice_error *err)
+lattice_status lt_normalize(const lt_normalizer *normalizer, lt_normalizer_scratch *scratch, lt_view *view, bool track,
+                            lattice_error *err)
 {
     if (!normalizer) return LATTICE_OK;
     scratch->current = -1;

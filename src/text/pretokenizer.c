@@ -12,12 +12,12 @@
 typedef enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS } behavior;
 
 typedef enum step_kind {
-    BERT,        /* words between white space, punctuation apart */
-    WHITESPACE,  /* runs of word characters, runs of others */
-    CHARACTERS,  /* matches are the characters with the flags */
-    STRING,      /* matches are a string */
-    EXPRESSION,  /* matches of a regular expression */
-    KNOWN,       /* matches of a known expression, which leave no gaps */
+    BERT,       /* words between white space, punctuation apart */
+    WHITESPACE, /* runs of word characters, runs of others */
+    CHARACTERS, /* matches are the characters with the flags */
+    STRING,     /* matches are a string */
+    EXPRESSION, /* matches of a regular expression */
+    KNOWN,      /* matches of a known expression, which leave no gaps */
     BYTE_LEVEL,
     METASPACE,
 } step_kind;
@@ -35,7 +35,7 @@ typedef struct lt_pre_step {
     bool prefix_space, expand; /* BYTE_LEVEL; expand: write the alphabet of GPT-2 */
     prepend_scheme scheme;     /* METASPACE */
     bool split;
-    size_t work;               /* its text in the scratch */
+    size_t work; /* its text in the scratch */
     struct lt_pre_step *next;
 } lt_pre_step;
 
@@ -92,7 +92,8 @@ static lattice_status read_behavior(const lt_component *c, const char *where, be
                    LT_STR_ARG(c->behavior));
 }
 
-static lattice_status build_split(lt_pretokenizer *p, const lt_component *c, lt_pre_step *s, const char *where, lattice_error *err)
+static lattice_status build_split(lt_pretokenizer *p, const lt_component *c, lt_pre_step *s, const char *where,
+                                  lattice_error *err)
 {
     if (!c->has_pattern) return lt_fail(err, LATTICE_ERR_FORMAT, "%s: pre-tokenizer Split without a pattern", where);
     if (!c->behavior.data) return lt_fail(err, LATTICE_ERR_FORMAT, "%s: pre-tokenizer Split without a behavior", where);
@@ -126,7 +127,8 @@ static lattice_status build_metaspace(const lt_component *c, lt_pre_step *s, con
         s->scheme = (prepend_scheme)k;
         return LATTICE_OK;
     }
-    return lt_fail(err, LATTICE_ERR_FORMAT, "%s: Metaspace has the unknown prepend_scheme '%.*s'", where, LT_STR_ARG(c->prepend_scheme));
+    return lt_fail(err, LATTICE_ERR_FORMAT, "%s: Metaspace has the unknown prepend_scheme '%.*s'", where,
+                   LT_STR_ARG(c->prepend_scheme));
 }
 
 static bool kind_of(lt_str type, step_kind *kind)
@@ -135,9 +137,9 @@ static bool kind_of(lt_str type, step_kind *kind)
         const char *name;
         step_kind kind;
     } names[] = {
-        { "BertPreTokenizer", BERT }, { "Whitespace", WHITESPACE }, { "WhitespaceSplit", CHARACTERS }, { "Punctuation", CHARACTERS },
-        { "Digits", CHARACTERS }, { "Split", STRING }, { "CharDelimiterSplit", STRING }, { "ByteLevel", BYTE_LEVEL },
-        { "Metaspace", METASPACE },
+        { "BertPreTokenizer", BERT },     { "Whitespace", WHITESPACE }, { "WhitespaceSplit", CHARACTERS },
+        { "Punctuation", CHARACTERS },    { "Digits", CHARACTERS },     { "Split", STRING },
+        { "CharDelimiterSplit", STRING }, { "ByteLevel", BYTE_LEVEL },  { "Metaspace", METASPACE },
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!lt_str_is(type, names[i].name)) continue;
@@ -150,7 +152,8 @@ static bool kind_of(lt_str type, step_kind *kind)
 static lattice_status build(lt_pretokenizer *p, const lt_component *c, const char *where, lattice_error *err)
 {
     if (lt_str_is(c->type, "Sequence")) {
-        if (!c->has_children) return lt_fail(err, LATTICE_ERR_FORMAT, "%s: a pre-tokenizer Sequence without 'pretokenizers'", where);
+        if (!c->has_children)
+            return lt_fail(err, LATTICE_ERR_FORMAT, "%s: a pre-tokenizer Sequence without 'pretokenizers'", where);
         for (const lt_component *child = c->children; child; child = child->next) LT_TRY(build(p, child, where, err));
         return LATTICE_OK;
     }
@@ -179,7 +182,8 @@ static lattice_status build(lt_pretokenizer *p, const lt_component *c, const cha
         s->behavior = REMOVED;
         return LATTICE_OK;
     case BYTE_LEVEL:
-        s->work = p->n_works++;
+        s->work = p->n_works; /* the alphabet; one more with the space put before */
+        p->n_works += 2;
         s->expand = true;
         s->prefix_space = lt_maybe_or(c->add_prefix_space, true);
         s->matcher = lt_maybe_or(c->use_regex, true) ? lt_split_gpt2 : NULL;
@@ -217,9 +221,15 @@ lattice_status lt_pretokenizer_bert(const lattice_allocator *mem, lt_pretokenize
     return LATTICE_OK;
 }
 
-bool lt_pretokenizer_ends_byte_level(const lt_pretokenizer *p) { return p && p->final && p->final->kind == BYTE_LEVEL; }
+bool lt_pretokenizer_ends_byte_level(const lt_pretokenizer *p)
+{
+    return p && p->final && p->final->kind == BYTE_LEVEL;
+}
 
-void lt_pretokenizer_keep_bytes(lt_pretokenizer *p) { p->final->expand = false; }
+void lt_pretokenizer_keep_bytes(lt_pretokenizer *p)
+{
+    p->final->expand = false;
+}
 
 bool lt_pretokenizer_is_local(const lt_pretokenizer *p)
 {
@@ -441,22 +451,14 @@ static lattice_status byte_level_piece(const run *r, const lt_pre_step *s, const
 static lattice_status byte_level(const run *r, const lt_pre_step *s, const lt_view *view)
 {
     lt_view text = *view;
-    lt_work prefixed;
-    lt_work_init(&prefixed, r->scratch->mem);
-    lattice_status status = LATTICE_OK;
-    if (s->prefix_space && view->data[0] != ' ') LT_GO(put_before(r, &prefixed, LT_STR(" "), &text));
-    if (!s->matcher) {
-        status = byte_level_piece(r, s, &text);
-        goto done;
-    }
+    if (s->prefix_space && view->data[0] != ' ') LT_TRY(put_before(r, &r->scratch->works[s->work + 1], LT_STR(" "), &text));
+    if (!s->matcher) return byte_level_piece(r, s, &text);
     for (size_t i = 0, end; i < text.n; i = end) {
         end = s->matcher(text.data, i, text.n);
         lt_view piece = lt_view_slice(&text, i, end);
-        LT_GO(byte_level_piece(r, s, &piece));
+        LT_TRY(byte_level_piece(r, s, &piece));
     }
-done:
-    lt_work_free(&prefixed);
-    return status;
+    return LATTICE_OK;
 }
 
 static lattice_status metaspace(const run *r, const lt_pre_step *s, const lt_view *view)
@@ -507,8 +509,8 @@ static lattice_status run_step(const run *r, const lt_pre_step *s, const lt_view
     return LATTICE_OK;
 }
 
-lattice_status lt_pretokenize(const lt_pretokenizer *pre, lt_pretokenizer_scratch *scratch, const lt_view *view, bool track, lt_span_fn fn,
-                              void *arg, lattice_error *err)
+lattice_status lt_pretokenize(const lt_pretokenizer *pre, lt_pretokenizer_scratch *scratch, const lt_view *view, bool track,
+                              lt_span_fn fn, void *arg, lattice_error *err)
 {
     if (view->n == 0) return LATTICE_OK;
     if (!pre || !pre->first) return fn(arg, view, err);

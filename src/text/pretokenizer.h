@@ -19,8 +19,8 @@ typedef struct lt_pretokenizer_scratch {
     lt_regex_scratch *regex; /* borrowed */
 } lt_pretokenizer_scratch;
 
-lattice_status lt_pretokenizer_scratch_init(lt_pretokenizer_scratch *scratch, const lattice_allocator *mem, const lt_pretokenizer *pre,
-                                            lt_regex_scratch *regex, lattice_error *err);
+lattice_status lt_pretokenizer_scratch_init(lt_pretokenizer_scratch *scratch, const lattice_allocator *mem,
+                                            const lt_pretokenizer *pre, lt_regex_scratch *regex, lattice_error *err);
 void lt_pretokenizer_scratch_free(lt_pretokenizer_scratch *scratch);
 
 /* Reads the value at `json`, an object or null (*pre NULL: the whole text is one span). */
@@ -37,7 +37,7 @@ void lt_pretokenizer_keep_bytes(lt_pretokenizer *pre);
 bool lt_pretokenizer_is_local(const lt_pretokenizer *pre);
 
 /* Cuts `view` and hands the spans on in order. A failure of `fn` ends it. */
-lattice_status lt_pretokenize(const lt_pretokenizer *pre, lt_pretokenizer_scratch *scratch, const lt_view *view, bool track, lt_span_fn fn,
-                              void *arg, lattice_error *err);
+lattice_status lt_pretokenize(const lt_pretokenizer *pre, lt_pretokenizer_scratch *scratch, const lt_view *view, bool track,
+                              lt_span_fn fn, void *arg, lattice_error *err);
 
 #endif

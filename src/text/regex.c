@@ -25,8 +25,14 @@ struct lt_regex_scratch {
     pcre2_match_context *context;
 };
 
-static void *allocate(size_t size, void *mem) { return lt_alloc(mem, size); }
-static void release(void *ptr, void *mem) { lt_free(mem, ptr); }
+static void *allocate(size_t size, void *mem)
+{
+    return lt_alloc(mem, size);
+}
+static void release(void *ptr, void *mem)
+{
+    lt_free(mem, ptr);
+}
 
 static pcre2_general_context *general_context(const lattice_allocator *mem)
 {
@@ -37,7 +43,8 @@ static pcre2_general_context *general_context(const lattice_allocator *mem)
     return pcre2_general_context_create(allocate, release, user.out);
 }
 
-lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, const char *where, lt_regex **regex, lattice_error *err)
+lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, const char *where, lt_regex **regex,
+                                lattice_error *err)
 {
     lattice_status status = LATTICE_OK;
     pcre2_compile_context *context = NULL;
@@ -90,7 +97,10 @@ void lt_regex_free(lt_regex *regex)
     lt_free(regex->mem, regex);
 }
 
-lt_str lt_regex_pattern(const lt_regex *regex) { return (lt_str){ regex->pattern, regex->length }; }
+lt_str lt_regex_pattern(const lt_regex *regex)
+{
+    return (lt_str){ regex->pattern, regex->length };
+}
 
 lattice_status lt_regex_scratch_create(const lattice_allocator *mem, lt_regex_scratch **scratch, lattice_error *err)
 {

@@ -9,7 +9,8 @@ typedef struct lt_regex lt_regex;
 typedef struct lt_regex_scratch lt_regex_scratch; /* of one thread, for any expression */
 
 /* An expression that does not compile is LATTICE_ERR_FORMAT naming `where` and the place in the expression. */
-lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, const char *where, lt_regex **regex, lattice_error *err);
+lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, const char *where, lt_regex **regex,
+                                lattice_error *err);
 void lt_regex_free(lt_regex *regex);
 lt_str lt_regex_pattern(const lt_regex *regex);
 

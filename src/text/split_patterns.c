@@ -118,9 +118,18 @@ static inline size_t match_family(const uint8_t *s, size_t i, size_t n, uint32_t
     return line ? line : white_space(s, i, end, n);
 }
 
-static size_t qwen2(const uint8_t *s, size_t i, size_t n) { return match_family(s, i, n, LETTER, 1); }
-static size_t qwen35(const uint8_t *s, size_t i, size_t n) { return match_family(s, i, n, LETTER | MARK, 1); }
-static size_t llama3(const uint8_t *s, size_t i, size_t n) { return match_family(s, i, n, LETTER, 3); }
+static size_t qwen2(const uint8_t *s, size_t i, size_t n)
+{
+    return match_family(s, i, n, LETTER, 1);
+}
+static size_t qwen35(const uint8_t *s, size_t i, size_t n)
+{
+    return match_family(s, i, n, LETTER | MARK, 1);
+}
+static size_t llama3(const uint8_t *s, size_t i, size_t n)
+{
+    return match_family(s, i, n, LETTER, 3);
+}
 
 size_t lt_split_gpt2(const uint8_t *s, size_t i, size_t n)
 {
@@ -144,13 +153,15 @@ size_t lt_split_gpt2(const uint8_t *s, size_t i, size_t n)
 }
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define QWEN2                                                                                                           \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define QWEN35                                                                                                             \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" \
+#define QWEN2                                                                                                                    \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "                                                        \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define QWEN35                                                                                                                   \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "                                                \
+    "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"                                                                         \
     "\\s+(?!\\S)|\\s+"
-#define LLAMA3                                                                                                             \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" \
+#define LLAMA3                                                                                                                   \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"       \
     "\\s+(?!\\S)|\\s+"
 
 const char *const lt_split_expressions[] = { GPT2, QWEN2, QWEN35, LLAMA3, NULL };

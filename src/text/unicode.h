@@ -11,24 +11,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LT_U_LETTER (1u << 0)      /* \p{L}, \p{N}, \p{M}, \s of splitting expressions */
+#define LT_U_LETTER (1u << 0) /* \p{L}, \p{N}, \p{M}, \s of splitting expressions */
 #define LT_U_NUMBER (1u << 1)
 #define LT_U_MARK (1u << 2)
 #define LT_U_SPACE (1u << 3)
-#define LT_U_WHITE (1u << 4)       /* White_Space: pre-tokenizers, stripping, added tokens */
-#define LT_U_CONTROL (1u << 5)     /* dropped by BertNormalizer's clean_text */
-#define LT_U_CHINESE (1u << 6)     /* surrounded by spaces by BertNormalizer */
-#define LT_U_NONSPACING (1u << 7)  /* dropped by BertNormalizer's strip_accents */
-#define LT_U_COMBINING (1u << 8)   /* dropped by StripAccents */
-#define LT_U_LOWER (1u << 9)       /* has another lower case */
-#define LT_U_NFD_SLOW (1u << 10)   /* may change in, or change its neighbours in, that normal form; text without such */
-#define LT_U_NFKD_SLOW (1u << 11)  /* characters is in the form already */
+#define LT_U_WHITE (1u << 4)      /* White_Space: pre-tokenizers, stripping, added tokens */
+#define LT_U_CONTROL (1u << 5)    /* dropped by BertNormalizer's clean_text */
+#define LT_U_CHINESE (1u << 6)    /* surrounded by spaces by BertNormalizer */
+#define LT_U_NONSPACING (1u << 7) /* dropped by BertNormalizer's strip_accents */
+#define LT_U_COMBINING (1u << 8)  /* dropped by StripAccents */
+#define LT_U_LOWER (1u << 9)      /* has another lower case */
+#define LT_U_NFD_SLOW (1u << 10)  /* may change in, or change its neighbours in, that normal form; text without such */
+#define LT_U_NFKD_SLOW (1u << 11) /* characters is in the form already */
 #define LT_U_NFC_SLOW (1u << 12)
 #define LT_U_NFKC_SLOW (1u << 13)
 #define LT_U_PUNCTUATION (1u << 14)
-#define LT_U_NUMERIC (1u << 15)    /* the pre-tokenizer Digits */
-#define LT_U_WORD (1u << 16)       /* \w of the pre-tokenizer Whitespace and of single_word */
-#define LT_U_G_EXTENDS (1u << 17)  /* grapheme clusters: joins the character before it */
+#define LT_U_NUMERIC (1u << 15)   /* the pre-tokenizer Digits */
+#define LT_U_WORD (1u << 16)      /* \w of the pre-tokenizer Whitespace and of single_word */
+#define LT_U_G_EXTENDS (1u << 17) /* grapheme clusters: joins the character before it */
 #define LT_U_G_PREPENDS (1u << 18)
 #define LT_U_G_CONTROL (1u << 19)
 #define LT_U_G_PICTURE (1u << 20)
@@ -37,9 +37,9 @@
 #define LT_U_G_CONJUNCT_EXTEND (1u << 23)
 
 typedef struct lt_unicode_record {
-    uint16_t nfd, nfkd, lower; /* places in the pool */
+    uint16_t nfd, nfkd, lower;      /* places in the pool */
     uint8_t n_nfd, n_nfkd, n_lower; /* code points; 0: maps to itself */
-    uint8_t ccc;               /* canonical combining class */
+    uint8_t ccc;                    /* canonical combining class */
 } lt_unicode_record;
 
 typedef struct lt_unicode_pair {
@@ -67,7 +67,10 @@ static inline const lt_unicode_record *lt_unicode_mapping(uint32_t c)
     return &lt_unicode_records[lt_unicode_map2[(size_t)lt_unicode_map1[c >> 7] << 7 | (c & 127)]];
 }
 
-static inline uint8_t lt_unicode_ccc(uint32_t c) { return lt_unicode_mapping(c)->ccc; }
+static inline uint8_t lt_unicode_ccc(uint32_t c)
+{
+    return lt_unicode_mapping(c)->ccc;
+}
 
 /* The canonical (or compatibility) decomposition of c, at most LT_DECOMPOSED_MAX code points; c itself if it has none. */
 #define LT_DECOMPOSED_MAX 20
@@ -83,9 +86,9 @@ size_t lt_unicode_lower(uint32_t c, uint32_t out[3]);
 typedef struct lt_grapheme {
     uint32_t previous, flags; /* last code point and its flags */
     bool started;
-    bool odd_indicator;       /* an odd number of regional indicators ends here */
-    bool picture;             /* a picture and its extenders end here */
-    int conjunct;             /* 1: a consonant and extenders end here, 2: with a linker among them */
+    bool odd_indicator; /* an odd number of regional indicators ends here */
+    bool picture;       /* a picture and its extenders end here */
+    int conjunct;       /* 1: a consonant and extenders end here, 2: with a linker among them */
 } lt_grapheme;
 
 /* Whether a cluster starts before `c`, which has these flags. */
