@@ -26,7 +26,7 @@ bool lt_decimal_to_float(const lt_decimal *decimal, const lattice_allocator *mem
 bool lt_decimal_to_integer(const lt_decimal *decimal, uint64_t *out);
 
 /* The shortest decimal text of a finite double that reads back as it; returns its length, at most 24. For metadata: it is
- * found by trying 15 to 17 digits. lt_format_float (json.h) is the fast one. */
+ * found by trying up to 17 digits. lt_format_float (json.h) is the fast one. */
 size_t lt_format_double(double value, char out[32]);
 
 #endif

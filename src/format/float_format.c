@@ -10,6 +10,7 @@
  * last place, so a fraction of at most X means that the number is an integer. No other number comes that near to one: the
  * nearest of all q and X (searched with continued fractions) is 1.48 times farther away than the largest error. The integer
  * part, with a sticky lowest bit for a fraction, therefore compares as the exact number does. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -166,7 +167,8 @@ size_t lt_format_double(double value, char out[32])
         return sign + 1;
     }
     size_t len = 0;
-    for (int precision = 15; precision <= 17; precision++) {
+    /* Up to 15 digits always survive in a normal double, so fewer need no trial of their own; subnormal ones hold less. */
+    for (int precision = value < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
         char text[40], digits[20];
         snprintf(text, sizeof text, "%.*e", precision - 1, value);
         /* "d.ddde±xx", whatever the locale puts for the point. */
