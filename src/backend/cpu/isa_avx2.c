@@ -6,6 +6,7 @@
 #define LT_NR 16
 #define LT_MR 6
 #define LT_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define LT_EMBED_BROADCAST(row) false
 #define LT_TILE_ROWS 96
 #define LT_KEYS 128
 #define LT_QUERIES 96

@@ -5,6 +5,7 @@
 #define LT_NR 8
 #define LT_MR 4
 #define LT_TILES(X) X(1) X(2) X(3) X(4)
+#define LT_EMBED_BROADCAST(row) false
 #define LT_TILE_ROWS 64
 #define LT_KEYS 64
 #define LT_QUERIES 64

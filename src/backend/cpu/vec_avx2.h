@@ -85,6 +85,10 @@ LT_VECTOR vf v_fma(vf a, vf b, vf c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
+LT_VECTOR vf v_fma_broadcast(const float *a, vf b, vf c)
+{
+    return v_fma(v_set1(*a), b, c);
+}
 LT_VECTOR vf v_fnma(vf a, vf b, vf c)
 {
     return _mm256_fnmadd_ps(a, b, c);

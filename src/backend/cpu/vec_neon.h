@@ -91,6 +91,10 @@ LT_VECTOR vf v_fma(vf a, vf b, vf c)
 {
     return vfmaq_f32(c, a, b);
 }
+LT_VECTOR vf v_fma_broadcast(const float *a, vf b, vf c)
+{
+    return v_fma(v_set1(*a), b, c);
+}
 LT_VECTOR vf v_fnma(vf a, vf b, vf c)
 {
     return vfmsq_f32(c, a, b);

@@ -6,6 +6,7 @@
  *   v_load_f16, _bf16   the same from 16-bit floats
  *   v_store, v_store_n  never touch memory past the vector, or past n
  *   v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
+ *   v_fma_broadcast     *a · b + c for every lane of b
  *   v_max               a > b ? a : b, so a NaN in b comes through; v_max_nan: NaN if either is
  *   v_round             to the nearest integer, ties to even; |a| <= 2^22
  *   v_ldexp             a · 2ⁿ, n an integer, |n| <= 126 and the result normal; NaN where n is
@@ -108,6 +109,10 @@ LT_VECTOR vf v_div(vf a, vf b)
 LT_VECTOR vf v_fma(vf a, vf b, vf c)
 {
     return a * b + c;
+}
+LT_VECTOR vf v_fma_broadcast(const float *a, vf b, vf c)
+{
+    return v_fma(v_set1(*a), b, c);
 }
 LT_VECTOR vf v_fnma(vf a, vf b, vf c)
 {
