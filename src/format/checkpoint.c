@@ -279,7 +279,7 @@ static lattice_status open_shard(lt_checkpoint *checkpoint, shard *s, lattice_er
     struct stat now;
     LT_TRY(lt_file_open(checkpoint->mem, s->path, checkpoint->use_mmap, &s->file, err));
     if (stat(s->path, &now) != 0 || now.st_dev != s->seen.st_dev || now.st_ino != s->seen.st_ino ||
-        now.st_size != s->seen.st_size || now.st_mtime != s->seen.st_mtime || s->file.size != (size_t)s->seen.st_size) {
+        now.st_mtime != s->seen.st_mtime || s->file.size != (size_t)s->seen.st_size) {
         lt_file_close(&s->file);
         return lt_fail(err, LATTICE_ERR_IO, "%s: the file has changed since the model was opened", s->path);
     }

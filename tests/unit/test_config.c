@@ -115,7 +115,7 @@ static void every_fixture_reads_as_written(void **state)
     "\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-6,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000000,"      \
     "\"partial_rotary_factor\":0.25},\"full_attention_interval\":2,\"linear_conv_kernel_dim\":4,\"linear_key_head_dim\":16,"     \
     "\"linear_value_head_dim\":32,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,\"eos_token_id\":[5,6]},"              \
-    "\"vision_config\":{\"hidden_size\":7},\"tie_word_embeddings\":true,\"eos_token_id\":6}"
+    "\"vision_config\":{\"hidden_size\":7},\"tie_word_embeddings\":true,\"eos_token_id\":[6,8]}"
 
 /* `base` with its one occurrence of `from` replaced by `to`. */
 static const char *edited(const char *base, const char *from, const char *to)
@@ -362,9 +362,10 @@ static void text_config_holds_the_text_part(void **state)
     assert_int_equal(c.layer_types[1], LT_LAYER_FULL_ATTENTION);
     assert_int_equal(c.layer_types[2], LT_LAYER_LINEAR_ATTENTION);
     assert_int_equal(c.layer_types[3], LT_LAYER_FULL_ATTENTION);
-    assert_int_equal(c.n_eos_token_ids, 2);
+    assert_int_equal(c.n_eos_token_ids, 3);
     assert_int_equal(c.eos_token_ids[0], 5);
     assert_int_equal(c.eos_token_ids[1], 6);
+    assert_int_equal(c.eos_token_ids[2], 8);
     lt_config_free(&c);
 }
 

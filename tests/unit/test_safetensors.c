@@ -195,6 +195,8 @@ static void offsets_must_tile_the_data(void **state)
     REFUSED(LATTICE_ERR_FORMAT,
             { "{" T("a", "F32", "[2]", 0, 8) "," T("b", "F32", "[2]", 4, 12) "}", 12,
               "m.safetensors: tensor 'b': begins at data byte 4, inside tensor 'a' that ends at 8" },
+            { "{" T("a", "U8", "[8]", 0, 8) "," T("b", "U8", "[3]", 7, 10) "}", 10,
+              "m.safetensors: tensor 'b': begins at data byte 7, inside tensor 'a' that ends at 8" },
             { "{" T("a", "F32", "[2]", 0, 8) "," T("b", "F32", "[2]", 0, 8) "}", 8,
               "m.safetensors: tensor 'b': begins at data byte 0, inside tensor 'a' that ends at 8" },
             { "{" T("a", "F32", "[2]", 0, 8) "," T("e", "F32", "[0]", 4, 4) "}", 8,
