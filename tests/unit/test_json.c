@@ -146,6 +146,9 @@ static void broken_strings_are_refused(void **state)
     refuses("\"a\0b\"", "f:1:3: control character 0x00 in a string");
     refuses("\"tab\there, behind more than sixteen bytes\"", "f:1:5: control character 0x09 in a string");
     refuses("\"0123456789abcdef0123\x1f\"", "f:1:22: control character 0x1F in a string");
+    refuses("\"012\x1f"
+            "456789abcdef0123456789abcdef\"",
+            "f:1:5: control character 0x1F in a string");
     refuses("\"\xff\"", "f:1:2: invalid UTF-8 in a string");
     refuses("\"\xe6\xad\"", "f:1:2: invalid UTF-8 in a string");
     refuses("\"\xf0\x9f\x98\"", "f:1:2: invalid UTF-8 in a string");
@@ -259,6 +262,7 @@ static void strings_are_decoded(void **state)
     STRING("\"\\ud83d\\u0041\"", "\xef\xbf\xbd"
                                  "A");
     STRING("\"\\ud83d\\ud83d\\ude00\"", "\xef\xbf\xbd\xf0\x9f\x98\x80");
+    STRING("\"\\ud83d\\ue000\"", "\xef\xbf\xbd\xee\x80\x80");
     STRING("\"\\ude00\\ud83d\"", "\xef\xbf\xbd\xef\xbf\xbd");
     STRING("\"0123456789abcdef\xc3\xa9"
            "0123456789abcdef\\n0123456789abcdef\"",
@@ -325,6 +329,10 @@ static void numbers_are_rounded_correctly(void **state)
     assert_double("2e-324", 0.0);
     assert_double("1e-400", 0.0);
     assert_double("-1.5e-5", -0x1.f75104d551d69p-17);
+    /* Ties in their first 64 bits that what follows decides. */
+    assert_double("7565535614094025877e13", 0x1.dd73d1eaf44cbp+105);
+    assert_double("12324456519380059786e17", 0x1.dab88629f8ca7p+119);
+    assert_double("8379461869732534287e15", 0x1.9d23ad9245251p+112);
     assert_float("0.1", 0x1.99999ap-4f);
     assert_float("16777217", 0x1p+24f);
     assert_float("16777217.0000001", 0x1.000002p+24f);
