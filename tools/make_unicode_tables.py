@@ -98,13 +98,13 @@ def main():
     # Combining classes: a mark moves before one of a higher class. Classes are only compared, so ranks would do, but the
     # standard's numbers are kept where the library agrees with them.
     d = normalizers.NFD()
-    reference = {}
+    low, high = "\u0334", "\u0345"  # classes 1 and 240
+    reference = {1: ord(low), 240: ord(high)}
     for c in CODES:
-        k = unicodedata.combining(chr(c))
-        if k and k not in reference and c not in nfd:
+        k, s = unicodedata.combining(chr(c)), chr(c)
+        if k and k not in reference and c not in nfd and d.normalize_str("a" + s + low) != "a" + s + low:
             reference[k] = c
     classes = sorted(reference)
-    low, high = chr(reference[1]), chr(reference[240])
     ccc = {}
     for c in CODES:
         if c in nfd:

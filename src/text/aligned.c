@@ -82,7 +82,7 @@ void lt_rewrite_put(lt_rewrite *r, uint32_t c, long change)
     }
     uint8_t bytes[4];
     size_t n = lt_utf8_encode(c, bytes);
-    if (r->track && !r->stored && n != read) lt_rewrite_store(r);
+    if (r->track && !r->stored && (n != read || change != 0)) lt_rewrite_store(r);
     if (!lt_rewrite_room(r, n)) return;
     if (r->stored) {
         lt_align align;

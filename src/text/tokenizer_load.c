@@ -211,10 +211,18 @@ static lattice_status load_vocab(lt_tokenizer *t, const char *vocab, const char 
 
 /* ------------------------------------------------------------------ both */
 
+/* The spelling of a token of the model. Added tokens are spelled as they stand in the text, with the white space they took. */
+static lt_str spelling_in_model(const void *tokenizer, uint32_t id)
+{
+    const lt_tokenizer *t = tokenizer;
+    return lt_added_by_id(t->added, id) ? (lt_str){ NULL, 0 } : lt_subword_token(t->model, id);
+}
+
 static lattice_status prepare(lt_tokenizer *t, const char *path, lattice_error *err)
 {
     if (!t->post) LT_TRY(read_null_post(t, path, err));
     if (!t->decoder) LT_TRY(read_null_decoder(t, path, err));
+    lt_post_set_spelling(t->post, spelling_in_model, t);
     bool bytes = lt_pretokenizer_ends_byte_level(t->pre) && strcmp(lt_subword_kind(t->model), "BPE") == 0;
     if (bytes) lt_pretokenizer_keep_bytes(t->pre);
     LT_TRY(lt_subword_prepare(t->model, bytes, err));

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Compares `lattice tokenize` with Hugging Face tokenizers: ids, offsets and decoded text, on very many strings.
+
+    python tools/check_tokenizers.py [--lattice build/lattice] [--codes N] [--random N] FOLDER…
+
+For every folder with a tokenizer: code points alone, doubled and between letters (every N-th one; 1 is all of them), generated
+strings of all sorts, and the lines of --texts. A difference is shrunk and printed; the exit status says whether there was one.
+Needs tokenizers==0.23.3.
+"""
+import argparse
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+import tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+PINNED = "0.23.3"
+
+
+def load(folder):
+    path = os.path.join(folder, "tokenizer.json")
+    if os.path.exists(path):
+        t = Tokenizer.from_file(path)
+    else:  # vocab.txt, as transformers' BertTokenizer builds it
+        config = {}
+        if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
+            config = json.load(open(os.path.join(folder, "tokenizer_config.json")))
+        words = open(os.path.join(folder, "vocab.txt"), encoding="utf-8", newline="\n").read().rstrip("\n").split("\n")
+        vocab = {w: i for i, w in enumerate(words)}
+        t = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+        lower = config.get("do_lower_case", True)
+        t.normalizer = normalizers.BertNormalizer(True, config.get("tokenize_chinese_chars", True), config.get("strip_accents"), lower)
+        t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        t.decoder = decoders.WordPiece("##")
+        t.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])])
+        t.add_special_tokens([w for w in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]") if w in vocab])
+    t.no_truncation()
+    t.no_padding()
+    return t
+
+
+def ours(program, folder, texts, *options):
+    """What lattice says of each text: {"ids", "offsets", …}."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as f:
+        for text in texts:
+            f.write(json.dumps(text) + "\n")
+        f.flush()
+        run = subprocess.run([program, "tokenize", "-m", folder, "--jsonl", "--input", f.name, *options], capture_output=True)
+    if run.returncode != 0:
+        raise SystemExit(f"{folder}: lattice failed: {run.stderr.decode(errors='replace')[-500:]}")
+    lines = run.stdout.decode("utf-8").split("\n")
+    assert lines.pop() == "" and len(lines) == len(texts), (len(lines), len(texts))
+    return lines
+
+
+def byte_offsets(text, offsets):
+    if text.isascii():
+        return [list(o) for o in offsets]
+    at = [0]
+    for c in text:
+        at.append(at[-1] + len(c.encode()))
+    return [[at[a], at[b]] for a, b in offsets]
+
+
+def expected(t, texts):
+    return [(e.ids, byte_offsets(x, e.offsets)) for x, e in zip(texts, t.encode_batch(texts))]
+
+
+def differs(program, folder, t, text, *options):
+    got = json.loads(ours(program, folder, [text], *options)[0])
+    want = expected(t, [text])[0]
+    return None if (got["ids"], got["offsets"]) == want else (got["ids"], got["offsets"], *want)
+
+
+def shrink(program, folder, t, text, *options):
+    """Drops characters as long as a difference stays."""
+    size = max(1, len(text) // 2)
+    tries = 0
+    while size and tries < 400:
+        i = 0
+        while i < len(text):
+            shorter = text[:i] + text[i + size:]
+            tries += 1
+            if shorter != text and differs(program, folder, t, shorter, *options):
+                text = shorter
+            else:
+                i += size
+        size //= 2
+    return text
+
+
+def check(program, folder, t, name, texts, show, *options):
+    bad = 0
+    for start in range(0, len(texts), 50000):
+        block = texts[start:start + 50000]
+        for text, line, want in zip(block, ours(program, folder, block, *options), expected(t, block)):
+            got = json.loads(line)
+            if (got["ids"], got["offsets"]) == want:
+                continue
+            bad += 1
+            if bad <= show:
+                small = shrink(program, folder, t, text, *options)
+                d = differs(program, folder, t, small, *options)
+                print(f"  {ascii(small)}")
+                if d:
+                    print(f"    lattice {d[0]} {d[1]}\n    wanted  {d[2]} {d[3]}")
+    print(f"{folder}: {name}: {len(texts)} texts, {bad} differences", flush=True)
+    return bad
+
+
+def check_decoding(program, folder, t, rows, show):
+    bad = 0
+    for skip in (False, True):
+        got = [json.loads(x) for x in ours(program, folder, [{"ids": r} for r in rows], "--decode", *(["--no-special"] if skip else []))]
+        want = [t.decode(r, skip_special_tokens=skip) for r in rows]
+        for r, g, w in zip(rows, got, want):
+            g = g["text"] if isinstance(g, dict) else g
+            if g != w:
+                bad += 1
+                if bad <= show:
+                    print(f"  decode {r}\n    lattice {ascii(g)}\n    wanted  {ascii(w)}")
+    print(f"{folder}: decoding: {2 * len(rows)} lists of ids, {bad} differences", flush=True)
+    return bad
+
+
+RANGES = [(0x20, 0x7F), (0x20, 0x7F), (0x20, 0x7F), (0x00, 0x20), (0x80, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0xE00),
+          (0xE00, 0x1000), (0x1100, 0x1200), (0x1E00, 0x2000), (0x2000, 0x2070), (0x20D0, 0x2200), (0x2460, 0x2500), (0x3000, 0x3100),
+          (0x3130, 0x3200), (0x4E00, 0x9FFF), (0xAC00, 0xD7A4), (0xD7B0, 0xD800), (0xF900, 0xFB50), (0xFE00, 0xFE70), (0xFF00, 0x10000),
+          (0x10000, 0x11000), (0x1D100, 0x1D800), (0x1F1E6, 0x1F200), (0x1F300, 0x1FA00), (0xE0000, 0xE0200), (0, 0xD800), (0xE000, 0x110000)]
+WORDS = ["the", "The", "hello", "don't", "I'LL", "we've", "'s", "'S", "'\u017f", "naïve", "NAÏVE", "cafe\u0301", "Ångström", "\u0130stanbul", "\u03a3\u03a3",
+         "\ufb01ne", "\u1e9b\u0323", "\uac00\u11a8", "\u1100\u1161\u11a8", "日本語", "東京", "ภาษาไทย", "हिन्दी", "क्षत्रिय", "العربية", "עברית",
+         "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\u00a9\u200d\u00a9", "\U0001f44d\U0001f3fd", "12345", "3.14", "٣٤", "Ⅷ",
+         "a\u0315\u0300\u05ae\u0300b", "x\u0327\u0301", "\r\n", "\n\n", "\t", "  ", "   ", "\u00a0", "\u3000", "\u2028", "\x00", "\ufffd", "\ufeff", "\u200b",
+         "\u00ad", "...", "?!", "--", "_", "#", "\u2581", "\u2581a", "##ing", "<0x0A>", "\u0120", "\u010a"]
+
+
+def generated(n, t, seed):
+    rng = random.Random(seed)
+    special = [a.content for a in t.get_added_tokens_decoder().values()]
+    special = special + [s.upper() for s in special] + [s[:-1] for s in special] or ["<x>"]
+    out = []
+    for _ in range(n):
+        parts = []
+        kind = rng.random()
+        length = rng.choice([1, 2, 3, 5, 8, 13, 30])
+        for _ in range(length):
+            r = rng.random()
+            if kind < 0.25 or r < 0.35:
+                low, high = rng.choice(RANGES)
+                c = rng.randrange(low, high)
+                parts.append(chr(c) if not 0xD800 <= c < 0xE000 else " ")
+            elif r < 0.8:
+                parts.append(rng.choice(WORDS))
+            elif r < 0.86:
+                parts.append(rng.choice(special))
+            elif r < 0.98:
+                parts.append(rng.choice([" ", " ", "\n", "\r", "\t"]))
+            else:
+                parts.append(rng.choice("abexyzé東1.") * rng.choice([10, 50, 99, 100, 101, 150]))
+            if kind > 0.6:
+                parts.append(" ")
+        out.append("".join(parts))
+    return out
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("folders", nargs="+")
+    p.add_argument("--lattice", default="build/lattice")
+    p.add_argument("--codes", type=int, default=1, help="every N-th code point (0: none)")
+    p.add_argument("--random", type=int, default=200000)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--texts", help="JSON lines, maybe gzipped")
+    p.add_argument("--show", type=int, default=5)
+    a = p.parse_args()
+    if tokenizers.__version__ != PINNED:
+        sys.exit(f"tokenizers {PINNED} is needed, {tokenizers.__version__} found")
+    bad = 0
+    for folder in a.folders:
+        t = load(folder)
+        if a.codes:
+            codes = [chr(c) for c in range(0, 0x110000, a.codes) if not 0xD800 <= c < 0xE000]
+            bad += check(a.lattice, folder, t, "code points alone", codes, a.show)
+            bad += check(a.lattice, folder, t, "code points doubled", [c + c for c in codes], a.show)
+            bad += check(a.lattice, folder, t, "code points between letters", ["a" + c + "b" for c in codes], a.show)
+        if a.random:
+            texts = generated(a.random, t, a.seed)
+            bad += check(a.lattice, folder, t, "generated", texts, a.show)
+            t.encode_special_tokens = True
+            bad += check(a.lattice, folder, t, "generated, literal", texts[:a.random // 4], a.show, "--literal")
+            t.encode_special_tokens = False
+            size = t.get_vocab_size()
+            rng = random.Random(a.seed)
+            rows = [[rng.randrange(size + 2) for _ in range(rng.choice([1, 2, 5, 20]))] for _ in range(a.random // 20)]
+            rows += [t.encode(x).ids for x in texts[:a.random // 20]]
+            bad += check_decoding(a.lattice, folder, t, rows, a.show)
+        if a.texts:
+            opener = gzip.open if a.texts.endswith(".gz") else open
+            with opener(a.texts, "rt", encoding="utf-8") as f:
+                lines = [json.loads(x) for x in f]
+            bad += check(a.lattice, folder, t, "texts", [x if isinstance(x, str) else x["text"] for x in lines], a.show)
+    print(f"{bad} differences")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
