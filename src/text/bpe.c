@@ -73,9 +73,10 @@ static lattice_status find_token(const lt_subword *model, lt_json *json, size_t 
 
 /* The id of left‖right, the continuing prefix of the right one dropped. */
 static lattice_status find_merged(const lt_subword *model, lt_json *json, lt_buf *joined, size_t index, uint32_t left,
-                                  uint32_t right, uint32_t *id)
+                                  uint32_t right, const bool *unresolved, uint32_t *id)
 {
     lt_str a = lt_vocab_token(&model->vocab, left), b = lt_vocab_token(&model->vocab, right);
+    *id = LT_VOCAB_NO_ID;
     if (b.len < model->prefix.len)
         return lt_json_fail(json, "merge %zu: token '%.*s' is shorter than the continuing prefix", index, LT_STR_ARG(b));
     uint8_t small[64];
@@ -92,7 +93,7 @@ static lattice_status find_merged(const lt_subword *model, lt_json *json, lt_buf
         spelling = joined->data;
     }
     *id = lt_vocab_find(&model->vocab, spelling, a.len + rest);
-    if (*id != LT_VOCAB_NO_ID) return LATTICE_OK;
+    if (*id != LT_VOCAB_NO_ID || unresolved != NULL) return LATTICE_OK;
     return lt_json_fail(json, "merge %zu: '%.*s' and '%.*s' make '%.*s', which is not in the vocabulary", index, LT_STR_ARG(a),
                         LT_STR_ARG(b), (int)(a.len + rest > 200 ? 200 : a.len + rest), (const char *)spelling);
 }
@@ -128,7 +129,7 @@ static lattice_status read_merge_pair(const lt_subword *model, lt_json *json, si
     }
 }
 
-static lattice_status read_merges(lt_subword *model, lt_json *json, lt_buf *joined)
+static lattice_status read_merges(lt_subword *model, lt_json *json, bool *unresolved, lt_buf *joined)
 {
     lt_bpe *bpe = &model->bpe;
     bool more;
@@ -148,12 +149,16 @@ static lattice_status read_merges(lt_subword *model, lt_json *json, lt_buf *join
             rank--; /* a "#version" line has no rank */
             continue;
         }
-        LT_TRY(find_merged(model, json, joined, rank, merge.left, merge.right, &merge.id));
+        LT_TRY(find_merged(model, json, joined, rank, merge.left, merge.right, unresolved, &merge.id));
+        if (merge.id == LT_VOCAB_NO_ID) {
+            *unresolved = true;
+            continue;
+        }
         if (!add_merge(bpe, model->mem, merge)) return lt_no_memory(json->err, bpe->n_merges * sizeof merge, "merges");
     }
 }
 
-lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, lattice_error *err)
+lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, bool *unresolved, lattice_error *err)
 {
     lt_bpe *bpe = &model->bpe;
     lt_free(model->mem, bpe->merges);
@@ -163,7 +168,7 @@ lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, lattice_erro
     if (!reserve_merges(bpe, model->mem, model->vocab.n)) return lt_no_memory(err, model->vocab.n * sizeof(lt_merge), "merges");
     lt_buf joined;
     lt_buf_init(&joined, model->mem);
-    lattice_status status = read_merges(model, json, &joined);
+    lattice_status status = read_merges(model, json, unresolved, &joined);
     lt_buf_free(&joined);
     return status;
 }

@@ -127,7 +127,9 @@ lattice_status lt_stream_flush(lt_stream *stream, lt_buf *out, lattice_error *er
     } else if (stream->n > stream->n_before) {
         LT_GO(decode(stream, stream->n_before, &stream->before, err));
         LT_GO(decode(stream, stream->n, &stream->text, err));
+        /* A run of byte tokens that turned out invalid reads otherwise than what was shown of it: go on at a whole character. */
         size_t shown = stream->before.len;
+        while (shown < stream->text.len && ((uint8_t)stream->text.data[shown] & 0xC0) == 0x80) shown++;
         if (stream->text.len > shown) lt_buf_append(out, stream->text.data + shown, stream->text.len - shown);
     }
     if (out->failed) status = no_memory(err);

@@ -14,7 +14,7 @@ typedef struct reading {
     lt_subword *model;
     lt_json *json;
     lt_str merges; /* the text of the list; data NULL: none */
-    bool merges_read;
+    bool merges_read, merges_wait;
     bool has_vocab, is_list;
     bool has_unk_id, has_unk_token, has_prefix, has_max_chars;
     size_t unk_id;
@@ -101,19 +101,18 @@ static lattice_status read_vocab(reading *r)
     }
 }
 
-/* Merges need the vocabulary, and to be wanted; else their text is kept for later. */
+/* Merges need the vocabulary, and to be wanted; else their text is kept for later. They also need the continuing prefix, but most
+ * files without one have no such member at all: where it has not come yet there is taken to be none, and if that fails or proves
+ * wrong the list is read again at the end. */
 static lattice_status read_merges(reading *r)
 {
+    if (r->model->type != LT_BPE || !r->has_vocab || r->is_list) return lt_json_raw(r->json, &r->merges);
+    if (lt_json_peek(r->json) != LT_JSON_ARRAY) return lt_json_fail(r->json, "the model's merges are not a list");
     size_t begin = r->json->pos;
-    if (r->model->type == LT_BPE && r->has_vocab && !r->is_list) {
-        if (lt_json_peek(r->json) != LT_JSON_ARRAY) return lt_json_fail(r->json, "the model's merges are not a list");
-        begin = r->json->pos;
-        LT_TRY(lt_bpe_read_merges(r->model, r->json, r->json->err));
-        r->merges = (lt_str){ (const char *)r->json->text + begin, r->json->pos - begin };
-        r->merges_read = true;
-        return LATTICE_OK;
-    }
-    return lt_json_raw(r->json, &r->merges);
+    LT_TRY(lt_bpe_read_merges(r->model, r->json, r->has_prefix ? NULL : &r->merges_wait, r->json->err));
+    r->merges = (lt_str){ (const char *)r->json->text + begin, r->json->pos - begin };
+    r->merges_read = !r->merges_wait;
+    return LATTICE_OK;
 }
 
 static lattice_status read_merges_again(reading *r)
@@ -121,7 +120,7 @@ static lattice_status read_merges_again(reading *r)
     lt_json json;
     lt_json_open(&json, r->model->mem, r->json->name, r->json->text, r->json->size, r->json->err);
     json.pos = (size_t)((const uint8_t *)r->merges.data - r->json->text);
-    lattice_status status = lt_json_peek(&json) == LT_JSON_ARRAY ? lt_bpe_read_merges(r->model, &json, r->json->err)
+    lattice_status status = lt_json_peek(&json) == LT_JSON_ARRAY ? lt_bpe_read_merges(r->model, &json, NULL, r->json->err)
                                                                  : lt_json_fail(&json, "the model's merges are not a list");
     lt_json_close(&json);
     return status;
@@ -197,7 +196,7 @@ static lattice_status check(reading *r)
     if (model->type == LT_SUBWORD_UNKNOWN) model->type = r->is_list ? LT_UNIGRAM : r->merges.data != NULL ? LT_BPE : LT_WORDPIECE;
     if (r->is_list != (model->type == LT_UNIGRAM))
         return lt_json_fail(r->json, "the vocab of a %s model is %s", type_names[model->type],
-                            r->is_list ? "an object, not a list" : "a list, not an object");
+                            r->is_list ? "a list, not an object" : "an object, not a list");
     switch (model->type) {
     case LT_WORDPIECE:
         if (model->unk_token.data == NULL) return missing(r, "unk_token");

@@ -91,8 +91,9 @@ lattice_status lt_wordpiece_prepare(lt_subword *model, lattice_error *err);
 lattice_status lt_wordpiece_encode(const lt_subword *model, lt_subword_scratch *scratch, const uint8_t *word, size_t size,
                                    lt_pieces *out, lattice_error *err);
 
-/* Reads the `merges` list; the vocabulary must be complete. Replaces what was read before. */
-lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, lattice_error *err);
+/* Reads the `merges` list; the vocabulary must be complete. Replaces what was read before. A merge that makes no token is an
+ * error, or, where `unresolved` is given, sets it. */
+lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, bool *unresolved, lattice_error *err);
 lattice_status lt_bpe_prepare(lt_subword *model, lattice_error *err);
 lattice_status lt_bpe_encode(const lt_subword *model, lt_subword_scratch *scratch, const uint8_t *word, size_t size,
                              lt_pieces *out, lattice_error *err);
