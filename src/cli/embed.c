@@ -275,6 +275,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     lt_buf_init(&folder, cli_memory);
     lattice_model_options model_options = cli_model_options(&arguments->common);
     model_options.batch_tokens = arguments->batch_tokens;
+    model_options.tokenizer_optional = arguments->jsonl; /* lines of ids need none */
     int code = cli_input_open(&j.input, command, operands, n_operands, arguments->input, arguments->jsonl);
     j.input.allow_ids = true;
     if (code) goto done;

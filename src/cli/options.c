@@ -338,11 +338,15 @@ void cli_options_help(const cli_command *command, lt_buf *out)
     for (const cli_option *o = command->options; o->name; o++) {
         lt_buf text;
         lt_buf_init(&text, cli_memory);
-        lt_buf_append_z(&text, o->help);
+        /* The choices go before a default that the sentence itself speaks of. */
+        const char *tail = strstr(o->help, " (default");
+        size_t head = tail ? (size_t)(tail - o->help) : strlen(o->help);
+        lt_buf_append(&text, o->help, head);
         if (o->kind == CLI_CHOICE) {
             lt_buf_append_z(&text, ": ");
             list_choices(o->choices, &text);
         }
+        lt_buf_append_z(&text, o->help + head);
         if (o->kind == CLI_STRINGS) lt_buf_append_z(&text, "; may be repeated");
         if (o->fallback) lt_buf_printf(&text, " (default: %s)", o->fallback);
         help_row(out, o->letter, o->name, o->value, text.data ? text.data : "");
