@@ -5,10 +5,9 @@
  * to `dim`, normalising. A vector is written to the caller's row only when it is finite. */
 #include <math.h>
 #include <string.h>
-#include <utf8proc.h>
 
-#include "base/utf8.h"
 #include "engine/batch.h"
+#include "engine/lower_case.h"
 #include "engine/model.h"
 
 /* The first window is small, so that computing begins early. */
@@ -221,53 +220,6 @@ static lattice_status resolve(embed_job *job, lattice_error *err)
 
 /* ------------------------------------------------------------------ filling a window */
 
-/* Greek capital sigma at the end of a word is ς: the Final_Sigma condition of the Unicode standard (3.13), which Python's
- * str.lower() follows. Letters stand for cased characters, marks for those that are passed over. */
-static bool is_letter(utf8proc_category_t c)
-{
-    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
-}
-
-static bool is_passed_over(uint32_t code, utf8proc_category_t c)
-{
-    return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_ME || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_LM ||
-           c == UTF8PROC_CATEGORY_SK || code == '\'' || code == '.' || code == ':' || code == 0xB7 || code == 0x2019;
-}
-
-static bool letter_follows(const uint8_t *s, size_t n)
-{
-    while (n > 0) {
-        uint32_t code;
-        size_t size = lt_utf8_decode(s, n, &code);
-        utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-        if (!is_passed_over(code, c)) return is_letter(c);
-        s += size;
-        n -= size;
-    }
-    return false;
-}
-
-/* Appends `text` in lower case, as do_lower_case of sentence_bert_config.json wants it. */
-static void append_lower(lt_buf *out, lt_str text)
-{
-    const uint8_t *s = (const uint8_t *)text.data;
-    bool after_letter = false;
-    for (size_t i = 0; i < text.len;) {
-        uint32_t code;
-        i += lt_utf8_decode(s + i, text.len - i, &code);
-        utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
-        uint8_t bytes[4];
-        if (code == 0x130) { /* İ: i and a dot above */
-            lt_buf_append(out, "i\xCC\x87", 3);
-        } else {
-            bool final = code == 0x3A3 && after_letter && !letter_follows(s + i, text.len - i);
-            uint32_t lower = final ? 0x3C2 : (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
-            lt_buf_append(out, bytes, lt_utf8_encode(lower, bytes));
-        }
-        if (!is_passed_over(code, c)) after_letter = is_letter(c);
-    }
-}
-
 /* The prompt and the text as the tokenizer gets them, in w->text when they must be put together. */
 static lattice_status prepare_text(const embed_job *job, lt_worker *w, lt_str text, lt_str *prepared, lattice_error *err)
 {
@@ -275,8 +227,8 @@ static lattice_status prepare_text(const embed_job *job, lt_worker *w, lt_str te
     if (job->prompt.len == 0 && !job->model->sentence.lower_case) return LATTICE_OK;
     lt_buf_clear(&w->text);
     if (job->model->sentence.lower_case) {
-        append_lower(&w->text, job->prompt);
-        append_lower(&w->text, text);
+        lt_lower_case_append(&w->text, job->prompt);
+        lt_lower_case_append(&w->text, text);
     } else {
         lt_buf_append(&w->text, job->prompt.data, job->prompt.len);
         if (text.len) lt_buf_append(&w->text, text.data, text.len);
