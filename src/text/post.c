@@ -508,7 +508,8 @@ static size_t backward(lt_str text, size_t at, size_t n, bool *whole)
 static void trim_span(const lt_post *post, lt_str text, uint32_t id, bool first, bool add_prefix_space, struct lt_span *span)
 {
     if (span->end > text.len || span->start > span->end) return;
-    lt_str spelling = post->spelling != NULL ? post->spelling(post->owner, id) : (lt_str){ NULL, 0 };
+    lt_str spelling = { NULL, 0 };
+    if (post->spelling != NULL) spelling = post->spelling(post->owner, id);
     if (spelling.data == NULL) spelling = (lt_str){ text.data + span->start, span->end - span->start };
     size_t leading, trailing;
     bool whole;

@@ -14,9 +14,9 @@ lattice_status lt_post_read(const lattice_allocator *mem, lt_json *json, lt_post
 lattice_status lt_post_bert(const lattice_allocator *mem, uint32_t cls, uint32_t sep, lt_post **post, lattice_error *err);
 void lt_post_free(lt_post *post);
 
-/* How trimming (trim_offsets of ByteLevel and RobertaProcessing) learns a token's spelling, which says what white space the token
- * carries: the text under an added token may have spaces that are none of it. Without it the text under the span decides.
- * `owner` is handed back and must outlive the calls of lt_post_apply. */
+/* How trimming (trim_offsets of ByteLevel and RobertaProcessing) learns a token's spelling, whose white space is what is trimmed: a
+ * character of the text may be spelled otherwise, once normalised. Where it gives no data (added tokens, which are spelled as they
+ * stand in the text), or is not set, the text under the span decides. `owner` is handed back and must outlive lt_post_apply. */
 void lt_post_set_spelling(lt_post *post, lt_str (*spelling)(const void *owner, uint32_t id), const void *owner);
 
 /* Special tokens added to a single text and to a pair. */
