@@ -34,16 +34,22 @@ LT_VECTOR void pack_rows(const unsigned char *w, lt_dtype dtype, size_t row_byte
     vf square[LT_VL];
     size_t kk = 0;
     for (; kk + LT_VL <= k; kk += LT_VL) {
+        LT_UNROLL
         for (size_t r = 0; r < LT_VL; r++) square[r] = r < rows ? load_as(w + r * row_bytes + kk * size, dtype) : v_zero();
         v_transpose(square);
+        LT_UNROLL
         for (size_t j = 0; j < LT_VL; j++) v_store(panel + (kk + j) * LT_NR, square[j]);
     }
     if (kk < k) {
+        LT_UNROLL
         for (size_t r = 0; r < LT_VL; r++) {
             square[r] = r < rows ? load_as_n(w + r * row_bytes + kk * size, dtype, k - kk) : v_zero();
         }
         v_transpose(square);
-        for (size_t j = 0; j < k - kk; j++) v_store(panel + (kk + j) * LT_NR, square[j]);
+        LT_UNROLL
+        for (size_t j = 0; j < LT_VL; j++) {
+            if (j < k - kk) v_store(panel + (kk + j) * LT_NR, square[j]);
+        }
     }
 }
 

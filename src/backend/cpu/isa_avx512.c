@@ -9,7 +9,7 @@
 #define LT_EMBED_BROADCAST(row) ((row) % 3 != 0) /* beside a busy sibling thread 72% of peak instead of 65%; alone no loss */
 #define LT_TILE_ROWS 96
 #define LT_KEYS 128
-#define LT_QUERIES 96
+#define LT_QUERIES 128
 
 #include "backend/cpu/products.h"
 #include "backend/cpu/sets.h"

@@ -9,7 +9,7 @@
 #define LT_EMBED_BROADCAST(row) false
 #define LT_TILE_ROWS 96
 #define LT_KEYS 96
-#define LT_QUERIES 96
+#define LT_QUERIES 128
 
 #include "backend/cpu/products.h"
 #include "backend/cpu/sets.h"

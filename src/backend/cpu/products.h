@@ -189,68 +189,90 @@ LT_VECTOR size_t round_up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Panels of keys [d][nr] · panels of values [LT_KEYS][nr] · weights [mr][LT_KEYS] · sums of values [queries][width] · largest
- * score and sum of weights a query. */
+/* Panels of keys [d][nr] · panels of values [LT_KEYS][nr] · weights [mr][LT_KEYS] · sums of values [queries][width] · sums of
+ * weights [queries][vl] · largest score [queries]. */
 static size_t attention_scratch(size_t head_dim)
 {
     const size_t width = round_up(head_dim, LT_NR);
-    return LT_KEYS * head_dim + LT_KEYS * width + LT_MR * LT_KEYS + LT_QUERIES * width + 2 * round_up(LT_QUERIES, 16);
+    return LT_KEYS * head_dim + LT_KEYS * width + LT_MR * LT_KEYS + LT_QUERIES * (width + LT_VL) + LT_QUERIES;
 }
 
-/* One row of a block: scores to weights 2^(factor (s - max)), in place, zero from `visible` to `n`. The largest score so far is
- * *max, the sum of the weights so far *sum; returns what the sums of the earlier blocks are to be multiplied with: 1 while the
- * largest stays. The order of the sum depends on the positions of the keys alone: lane by lane through the block, then lanes. */
-static float softmax_row(float *s, size_t visible, size_t n, float factor, float *max, float *sum)
+/* The largest of n floats, or -infinity; NaNs are passed over. */
+LT_VECTOR float row_max(const float *s, size_t n)
 {
+    const vf least = v_set1(-INFINITY);
+    vf m[2] = { least, least };
     size_t j = 0;
-    vf m[2] = { v_set1(-INFINITY), v_set1(-INFINITY) };
-    for (; j + 2 * LT_VL <= visible; j += 2 * LT_VL) {
-        m[0] = v_max(m[0], v_load(s + j));
-        m[1] = v_max(m[1], v_load(s + j + LT_VL));
+    for (; j + 2 * LT_VL <= n; j += 2 * LT_VL) {
+        m[0] = v_max(v_load(s + j), m[0]);
+        m[1] = v_max(v_load(s + j + LT_VL), m[1]);
     }
-    for (; j + LT_VL <= visible; j += LT_VL) m[0] = v_max(m[0], v_load(s + j));
-    if (j < visible) m[1] = v_max(m[1], v_keep_n(v_load_n(s + j, visible - j), visible - j, m[1]));
-    const float before = *max, largest = v_max_across(v_max(m[0], m[1])), now = largest > before ? largest : before;
+    for (; j + LT_VL <= n; j += LT_VL) m[0] = v_max(v_load(s + j), m[0]);
+    if (j < n) m[1] = v_max(v_keep_n(v_load_n(s + j, n - j), n - j, least), m[1]);
+    return v_max_across(v_max(m[0], m[1]));
+}
 
-    const vf f = v_set1(factor), shift = v_set1(-(factor * now));
-    vf total = v_zero();
-    for (j = 0; j + LT_VL <= visible; j += LT_VL) {
-        vf e = v_exp2_weight(v_fma(v_load(s + j), f, shift));
-        v_store(s + j, e);
-        total = v_add(total, e);
+/* A tile's scores s [rows][LT_KEYS] of one block of keys become weights 2^(factor (s - max)), in place; row i sees the first
+ * visible[i] keys, and the weights from there to n are zero. `max` [rows] is the largest score of the blocks so far, `total`
+ * [rows][LT_VL] the sums of the weights: lane by lane down the keys, so that their order depends on the keys' positions alone.
+ * Where the largest grows, total and the sums of values so far, o [rows][width], are scaled down; else they stay untouched. */
+static void softmax_tile(float *s, size_t rows, const size_t *visible, size_t n, float factor, float *max, float *total, float *o,
+                         size_t width)
+{
+    float scale[LT_MR];
+    for (size_t i = 0; i < rows; i++) {
+        const float before = max[i], largest = row_max(s + i * LT_KEYS, visible[i]);
+        scale[i] = 1;
+        if (largest > before) {
+            max[i] = largest;
+            scale[i] = before > -INFINITY ? factor * before - factor * largest : 1;
+        }
     }
-    if (j < visible) {
-        vf e = v_keep_n(v_exp2_weight(v_fma(v_load_n(s + j, visible - j), f, shift)), visible - j, v_zero());
-        v_store(s + j, e); /* the block's row is whole vectors long */
-        total = v_add(total, e);
-        j += LT_VL;
+    for (size_t i = 0; i < rows; i++) {
+        float *row = s + i * LT_KEYS;
+        const vf f = v_set1(factor), shift = v_set1(-(factor * max[i]));
+        vf sum = v_load(total + i * LT_VL);
+        if (scale[i] < 0) {
+            const vf down = v_exp2_weight(v_set1(scale[i]));
+            sum = v_mul(sum, down);
+            for (size_t j = 0; j < width; j += LT_VL) v_store(o + i * width + j, v_mul(v_load(o + i * width + j), down));
+        }
+        size_t j = 0;
+        for (; j + LT_VL <= visible[i]; j += LT_VL) {
+            vf e = v_exp2_weight(v_fma(v_load(row + j), f, shift));
+            v_store(row + j, e);
+            sum = v_add(sum, e);
+        }
+        if (j < visible[i]) {
+            const size_t rest = visible[i] - j;
+            vf e = v_keep_n(v_exp2_weight(v_fma(v_load_n(row + j, rest), f, shift)), rest, v_zero());
+            v_store(row + j, e); /* LT_KEYS is a multiple of LT_VL */
+            sum = v_add(sum, e);
+            j += LT_VL;
+        }
+        for (; j < n; j += LT_VL) v_store(row + j, v_zero());
+        v_store(total + i * LT_VL, sum);
     }
-    for (; j < n; j += LT_VL) v_store(s + j, v_zero());
-
-    float scale = 1;
-    if (now > before && before > -INFINITY) {
-        vf y = v_exp2_weight(v_set1(factor * before - factor * now));
-        scale = v_max_across(y);
-    }
-    *max = now;
-    *sum = *sum * scale + v_sum(total);
-    return scale;
 }
 
 static void attention(const lt_attention *a)
 {
     const size_t d = a->head_dim, width = round_up(d, LT_NR);
     float *keys = a->scratch, *values = keys + LT_KEYS * d, *s = values + LT_KEYS * width, *sums = s + LT_MR * LT_KEYS;
-    float *max = sums + LT_QUERIES * width, *sum = max + round_up(LT_QUERIES, 16);
+    float *total = sums + LT_QUERIES * width, *max = total + LT_QUERIES * LT_VL;
     const float factor = a->scale * 1.44269504f;
     /* Keys that the last query sees. */
     const size_t n_keys = a->causal ? min_size(a->n_keys, a->first_position + a->n_queries) : a->n_keys;
-    for (size_t i = 0; i < a->n_queries; i++) max[i] = -INFINITY, sum[i] = 0;
+    for (size_t i = 0; i < a->n_queries; i++) {
+        max[i] = -INFINITY;
+        v_store(total + i * LT_VL, v_zero());
+    }
 
     for (size_t begin = 0; begin < n_keys; begin += LT_KEYS) {
         const size_t n = min_size(LT_KEYS, n_keys - begin);
         for (size_t j = 0; j < n; j += LT_NR) {
-            pack_panel(a->k + (begin + j) * a->ldk, LT_F32, a->ldk, min_size(LT_NR, n - j), d, keys + j * d);
+            pack_panel_as((const unsigned char *)(a->k + (begin + j) * a->ldk), LT_F32, a->ldk * sizeof(float),
+                          min_size(LT_NR, n - j), d, keys + j * d);
         }
         for (size_t c = 0; c < width; c += LT_NR) {
             float *panel = values + c * LT_KEYS;
@@ -266,33 +288,22 @@ static void attention(const lt_attention *a)
         }
         for (size_t row = 0; row < a->n_queries; row += LT_MR) {
             const size_t rows = min_size(LT_MR, a->n_queries - row);
-            size_t seen = n; /* keys of this block that the tile's last query sees */
+            size_t seen = n, visible[LT_MR]; /* keys of this block that the tile's last query sees; that each sees */
             if (a->causal) {
-                if (a->first_position + row + rows <= begin) continue;
-                seen = min_size(n, a->first_position + row + rows - begin);
+                const size_t end = a->first_position + row + 1; /* the first query sees keys [0, end) */
+                if (end + rows - 1 <= begin) continue;
+                seen = min_size(n, end + rows - 1 - begin);
+                for (size_t i = 0; i < rows; i++) visible[i] = end + i <= begin ? 0 : min_size(seen, end + i - begin);
+            } else {
+                for (size_t i = 0; i < rows; i++) visible[i] = n;
             }
             for (size_t j = 0; j < seen; j += LT_NR) {
-                const tile_args t = { .k = d,
-                                      .x = a->q + row * a->ldq,
-                                      .ldx = a->ldq,
-                                      .b = keys + j * d,
-                                      .c = s + j,
-                                      .ldc = LT_KEYS,
-                                      .prefetch = (uintptr_t)(keys + j * d) };
+                const tile_args t = {
+                    .k = d, .x = a->q + row * a->ldq, .ldx = a->ldq, .b = keys + j * d, .c = s + j, .ldc = LT_KEYS
+                };
                 tiles[rows](&t);
             }
-            for (size_t i = 0; i < rows; i++) {
-                size_t visible = seen;
-                if (a->causal) {
-                    const size_t end = a->first_position + row + i + 1; /* keys [0, end) */
-                    visible = end <= begin ? 0 : min_size(seen, end - begin);
-                }
-                const float scale = softmax_row(s + i * LT_KEYS, visible, seen, factor, max + row + i, sum + row + i);
-                if (scale != 1 && begin > 0) {
-                    float *o = sums + (row + i) * width;
-                    for (size_t j = 0; j < width; j += LT_VL) v_store(o + j, v_mul(v_load(o + j), v_set1(scale)));
-                }
-            }
+            softmax_tile(s, rows, visible, seen, factor, max + row, total + row * LT_VL, sums + row * width, width);
             for (size_t c = 0; c < width; c += LT_NR) {
                 const tile_args t = { .k = seen,
                                       .x = s,
@@ -300,14 +311,13 @@ static void attention(const lt_attention *a)
                                       .b = values + c * LT_KEYS,
                                       .c = sums + row * width + c,
                                       .ldc = width,
-                                      .add = begin > 0,
-                                      .prefetch = (uintptr_t)(values + c * LT_KEYS) };
+                                      .add = begin > 0 };
                 tiles[rows](&t);
             }
         }
     }
     for (size_t i = 0; i < a->n_queries; i++) {
-        const vf inverse = v_set1(1.0f / sum[i]);
+        const vf inverse = v_set1(1.0f / v_sum(v_load(total + i * LT_VL)));
         const float *o = sums + i * width;
         float *out = a->out + i * a->ldo;
         size_t j = 0;

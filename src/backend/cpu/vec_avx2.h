@@ -105,13 +105,18 @@ LT_VECTOR vf v_abs(vf a)
 {
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
 }
-LT_VECTOR vf v_round(vf a)
+LT_VECTOR vf v_fraction(vf a)
 {
-    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm256_sub_ps(a, _mm256_floor_ps(a));
 }
-LT_VECTOR vf v_ldexp(vf a, vf n)
+LT_VECTOR vf v_ldexp(vf a, vf y)
 {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+    __m256i n = _mm256_cvtps_epi32(_mm256_floor_ps(y));
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(n, 23)));
+}
+LT_VECTOR vf v_ldexp_weight(vf a, vf y)
+{
+    return _mm256_and_ps(v_ldexp(a, y), _mm256_cmp_ps(y, _mm256_set1_ps(-100.0f), _CMP_NLT_UQ));
 }
 LT_VECTOR vf v_select_gt(vf a, vf b, vf x, vf y)
 {

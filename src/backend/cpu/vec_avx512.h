@@ -100,13 +100,17 @@ LT_VECTOR vf v_abs(vf a)
 {
     return _mm512_abs_ps(a);
 }
-LT_VECTOR vf v_round(vf a)
+LT_VECTOR vf v_fraction(vf a)
 {
-    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm512_reduce_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
-LT_VECTOR vf v_ldexp(vf a, vf n)
+LT_VECTOR vf v_ldexp(vf a, vf y)
 {
-    return _mm512_scalef_ps(a, n);
+    return _mm512_scalef_ps(a, y);
+}
+LT_VECTOR vf v_ldexp_weight(vf a, vf y)
+{
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(y, _mm512_set1_ps(-100.0f), _CMP_NLT_UQ), a, y);
 }
 LT_VECTOR vf v_select_gt(vf a, vf b, vf x, vf y)
 {

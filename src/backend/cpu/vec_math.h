@@ -5,36 +5,34 @@
 
 #include "format/config.h"
 
-/* 2^f for |f| <= 1/2: relative error of the polynomial 2e-9, exactly 1 at 0. */
+/* 2^f for 0 <= f < 1: relative error of the polynomial 2e-9, with its rounding 7e-8; exactly 1 at 0. */
 LT_VECTOR vf v_exp2_fraction(vf f)
 {
-    vf p = v_set1(1.53533629e-4f);
-    p = v_fma(p, f, v_set1(1.33988750e-3f));
-    p = v_fma(p, f, v_set1(9.61843736e-3f));
-    p = v_fma(p, f, v_set1(5.55033247e-2f));
-    p = v_fma(p, f, v_set1(2.40226479e-1f));
-    p = v_fma(p, f, v_set1(6.93147203e-1f));
+    vf p = v_set1(2.16129219e-4f);
+    p = v_fma(p, f, v_set1(1.24678448e-3f));
+    p = v_fma(p, f, v_set1(9.67545169e-3f));
+    p = v_fma(p, f, v_set1(5.54852806e-2f));
+    p = v_fma(p, f, v_set1(2.40229306e-1f));
+    p = v_fma(p, f, v_set1(6.93147044e-1f));
     return v_fma(p, f, v_set1(1.0f));
 }
 
-/* 2^y for y <= 0, the weights of a softmax; relative error 1.5e-7. Below 2^-100 it is zero: such a weight cannot be seen beside
+/* 2^y, the weights of a softmax: y is at most 0, but for rounding. Below 2^-100 it is zero: such a weight cannot be seen beside
  * the largest one, which is 1, and its products would be subnormal, which are slow. */
 LT_VECTOR vf v_exp2_weight(vf y)
 {
-    vf least = v_set1(-100.0f);
-    vf x = v_max(least, y);
-    vf n = v_round(x);
-    vf e = v_ldexp(v_exp2_fraction(v_sub(x, n)), n);
-    return v_select_gt(least, y, v_zero(), e);
+    return v_ldexp_weight(v_exp2_fraction(v_fraction(y)), y);
 }
 
-/* e^x, relative error 2e-7 with fused multiply-add, 4e-7 without; x is clamped to [-87, 87]. n ln 2 is subtracted in two parts,
- * the first of which has few enough bits for an exact product. */
+/* e^x, relative error 2e-7 with fused multiply-add, 5e-7 without; x is clamped to [-87, 87]. n ln 2, n = ⌊x / ln 2⌋, is
+ * subtracted in two parts, the first of which has few enough bits for an exact product. Rounding may leave the rest a little
+ * outside of [0, ln 2): the polynomial bears that. */
 LT_VECTOR vf v_exp(vf x)
 {
     x = v_max(v_set1(-87.0f), x);
     x = v_select_gt(x, v_set1(87.0f), v_set1(87.0f), x);
-    vf n = v_round(v_mul(x, v_set1(1.44269504f)));
+    vf y = v_mul(x, v_set1(1.44269504f));
+    vf n = v_sub(y, v_fraction(y));
     vf r = v_fnma(n, v_set1(0x1.62e4p-1f), x);
     r = v_fnma(n, v_set1(0x1.7f7d1cp-20f), r);
     return v_ldexp(v_exp2_fraction(v_mul(r, v_set1(1.44269504f))), n);

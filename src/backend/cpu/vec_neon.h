@@ -111,13 +111,17 @@ LT_VECTOR vf v_abs(vf a)
 {
     return vabsq_f32(a);
 }
-LT_VECTOR vf v_round(vf a)
+LT_VECTOR vf v_fraction(vf a)
 {
-    return vrndnq_f32(a);
+    return vsubq_f32(a, vrndmq_f32(a));
 }
-LT_VECTOR vf v_ldexp(vf a, vf n)
+LT_VECTOR vf v_ldexp(vf a, vf y)
 {
-    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtq_s32_f32(n), 23)));
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtmq_s32_f32(y), 23)));
+}
+LT_VECTOR vf v_ldexp_weight(vf a, vf y)
+{
+    return vbslq_f32(vcltq_f32(y, vdupq_n_f32(-100.0f)), vdupq_n_f32(0), v_ldexp(a, y));
 }
 LT_VECTOR vf v_select_gt(vf a, vf b, vf x, vf y)
 {

@@ -8,8 +8,9 @@
  *   v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
  *   v_fma_broadcast     *a · b + c for every lane of b
  *   v_max               a > b ? a : b, so a NaN in b comes through; v_max_nan: NaN if either is
- *   v_round             to the nearest integer, ties to even; |a| <= 2^22
- *   v_ldexp             a · 2ⁿ, n an integer, |n| <= 126 and the result normal; NaN where n is
+ *   v_fraction          a − ⌊a⌋, |a| <= 2^22
+ *   v_ldexp             a · 2^⌊y⌋, |y| <= 126 and the result normal; a is NaN where y is
+ *   v_ldexp_weight      the same for any y <= 126, but 0 where y < −100
  *   v_select_gt         a > b ? x : y; a NaN in a or b gives y
  *   v_keep_n            the first n lanes of a, then those of rest
  *   v_sum, v_max_across over the lanes, in a tree of fixed shape
@@ -130,14 +131,23 @@ LT_VECTOR vf v_abs(vf a)
 {
     return v_from_bits(v_to_bits(a) & 0x7fffffffu);
 }
-LT_VECTOR vf v_round(vf a)
+LT_VECTOR float v_floor(float a)
 {
     const float shift = 0x1.8p23f; /* pushes the fraction out; |a| <= 2^22 */
-    return a + shift - shift;
+    float nearest = a + shift - shift;
+    return nearest > a ? nearest - 1.0f : nearest;
 }
-LT_VECTOR vf v_ldexp(vf a, vf n)
+LT_VECTOR vf v_fraction(vf a)
 {
-    return n == n ? a * v_from_bits((uint32_t)((int32_t)n + 127) << 23) : n;
+    return a - v_floor(a);
+}
+LT_VECTOR vf v_ldexp(vf a, vf y)
+{
+    return y == y ? a * v_from_bits((uint32_t)((int32_t)v_floor(y) + 127) << 23) : y;
+}
+LT_VECTOR vf v_ldexp_weight(vf a, vf y)
+{
+    return y < -100.0f ? 0.0f : v_ldexp(a, y);
 }
 LT_VECTOR vf v_select_gt(vf a, vf b, vf x, vf y)
 {
