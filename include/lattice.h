@@ -191,6 +191,13 @@ LATTICE_API void lattice_model_close(lattice_model *model);
 /* The model's tokenizer, owned by the model; NULL when it was opened without one. */
 LATTICE_API lattice_tokenizer *lattice_model_tokenizer(lattice_model *model);
 
+/* What a checkpoint's head gives. */
+typedef enum lattice_head {
+    LATTICE_HEAD_EMBEDDING = 0,  /* vectors of texts */
+    LATTICE_HEAD_CLASSIFIER = 1, /* cross-encoder: a logit for each label of a pair of query and document */
+    LATTICE_HEAD_RERANKER = 2,   /* causal language model that judges a document by its next token, "no" or "yes" */
+} lattice_head;
+
 typedef struct lattice_model_info {
     const char *family;        /* "bert", "qwen3", … */
     size_t hidden_size;
@@ -208,6 +215,11 @@ typedef struct lattice_model_info {
     uint64_t packed_bytes;     /* anonymous memory that packed copies take, or will when first used */
     uint64_t workspace_bytes;  /* address space reserved for activations; touched as far as used */
     uint64_t workspace_touched_bytes; /* of it, resident now */
+    lattice_head head;
+    size_t vocab_size;         /* rows of the embedding table: ids are below it, and a logit each is what lattice_logits gives */
+    size_t n_labels;           /* logits of a pair: a classifier's labels; 2 (no, yes) for a reranker; 0: lattice_rerank is refused */
+    const char *const *labels; /* [n_labels] their names: id2label of the checkpoint */
+    size_t n_scores;           /* scores of a pair: 1 for one label and for a reranker, else n_labels */
 } lattice_model_info;
 
 /* Strings live as long as the model. */
@@ -276,6 +288,38 @@ typedef struct lattice_ids {
  * naming it; an empty list is one too. */
 LATTICE_API lattice_status lattice_embed_ids(lattice_model *model, const lattice_ids *inputs, size_t n,
                                              const lattice_embed_options *options, float *out, lattice_usage *usage, lattice_error *err);
+
+/* ------------------------------------------------------------------ reranking */
+
+typedef struct lattice_rerank_options {
+    const char *instruction; /* rerankers: the task, put into the prompt; NULL: LATTICE_DEFAULT_INSTRUCTION. Classifiers: NULL */
+    bool raw;                /* scores are logits: of each label; of a reranker, that of "yes" less that of "no" */
+    bool literal;            /* classifiers: recognise no special tokens in the texts. A reranker never recognises them there */
+    bool truncate;           /* default true; false: a longer pair is LATTICE_ERR_TOO_LONG */
+    size_t max_length;       /* tokens of a pair, specials and prompt counted; 0: the model's */
+    size_t batch_tokens;     /* 0: the model's; larger than the model's is an error */
+    /* Called between batches with documents done so far; returning false cancels (LATTICE_ERR_CANCELLED). NULL: none. */
+    bool (*progress)(void *user, size_t done, size_t total);
+    void *progress_user;
+} lattice_rerank_options;
+
+#define LATTICE_DEFAULT_INSTRUCTION "Given a web search query, retrieve relevant passages that answer the query"
+
+LATTICE_API lattice_rerank_options lattice_rerank_options_default(void);
+
+/* Scores n documents, at least one, against a query; either may be empty.
+ * scores[n][n_scores] and logits[n][n_labels] (sizes: lattice_model_info; either may be NULL) are in the order of the documents.
+ *   one label        score = sigmoid(logit)
+ *   several labels   scores = softmax(logits)
+ *   reranker         score = softmax(logits of "no", "yes"), the part of "yes"
+ * A pair over max_length is cut: for a classifier longest first, as Hugging Face tokenizers does it; for a reranker the end of
+ * instruction, query and document, so that the prompt's own words stay whole. A score does not depend on the other documents,
+ * bit for bit on one build and instruction set. A score that is not finite is LATTICE_ERR_NOT_FINITE naming model and document.
+ * usage->n_tokens counts what was computed: a reranker's prompt and query once for all documents; text_tokens each whole pair.
+ * A model without such a head is LATTICE_ERR_UNSUPPORTED. Safe from several threads. */
+LATTICE_API lattice_status lattice_rerank(lattice_model *model, lattice_text query, const lattice_text *documents, size_t n,
+                                          const lattice_rerank_options *options, float *scores, float *logits,
+                                          lattice_usage *usage, lattice_error *err);
 
 /* ------------------------------------------------------------------ measuring */
 

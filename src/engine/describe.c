@@ -250,12 +250,14 @@ static void write_pooling(lt_json_writer *w, const lt_sentence *s)
         lt_json_write_null(w);
 }
 
-static void write_labels(lt_json_writer *w, const lt_config *config)
+static void write_head(lt_json_writer *w, const lattice_model_info *info)
 {
-    if (config->head != LT_HEAD_CLASSIFIER) return;
+    static const char *const names[] = { "embedding", "classifier (cross-encoder)", "language model (reranker: no, yes)" };
+    write_member(w, "head", names[info->head]);
+    if (info->n_labels == 0) return;
     lt_json_write_key(w, "labels");
     lt_json_write_begin(w, '[');
-    for (size_t i = 0; i < config->n_labels; i++) lt_json_write_z(w, config->labels[i]);
+    for (size_t i = 0; i < info->n_labels; i++) lt_json_write_z(w, info->labels[i]);
     lt_json_write_end(w, ']');
 }
 
@@ -339,6 +341,7 @@ lattice_status lattice_model_describe(const lattice_model *m, bool tensors, bool
     write_member(&w, "family", info.family);
     write_member(&w, "model_type", m->config.model_type_name);
     write_member(&w, "architecture", m->config.architecture);
+    write_head(&w, &info);
     write_sizes(&w, m, &info);
     write_tensor_types(&w, m);
     write_memory(&w, &info);
@@ -347,7 +350,6 @@ lattice_status lattice_model_describe(const lattice_model *m, bool tensors, bool
     write_member(&w, "isa", info.isa);
     write_tokenizer(&w, m);
     write_pooling(&w, &m->sentence);
-    write_labels(&w, &m->config);
     write_gpu(&w, &m->config);
     if (tensors) write_tensors(&w, m);
     if (plan) write_plan(&w, m);

@@ -190,8 +190,15 @@ lattice_tokenizer *lattice_model_tokenizer(lattice_model *model)
     return model->tokenizer;
 }
 
+lattice_head lt_model_head(const lattice_model *m)
+{
+    if (m->config.head == LT_HEAD_CLASSIFIER && m->plan.tails[LT_TAIL_SCORES].present) return LATTICE_HEAD_CLASSIFIER;
+    return LATTICE_HEAD_EMBEDDING;
+}
+
 void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
 {
+    bool is_classifier = lt_model_head(m) == LATTICE_HEAD_CLASSIFIER;
     lt_memory_report memory;
     m->backend->memory(m->program, &memory);
     uint64_t packed = memory.packed_bytes;
@@ -213,6 +220,11 @@ void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
         .packed_bytes = packed,
         .workspace_bytes = memory.workspace_bytes,
         .workspace_touched_bytes = memory.touched_bytes,
+        .head = lt_model_head(m),
+        .vocab_size = m->config.vocab_size,
+        .n_labels = is_classifier ? m->config.n_labels : 0,
+        .labels = is_classifier ? m->config.labels : NULL,
+        .n_scores = is_classifier ? m->config.n_labels : 0,
     };
 }
 

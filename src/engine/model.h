@@ -55,6 +55,9 @@ struct lattice_model {
 /* Floats of a pooled vector before the Dense modules, under `pooling` (0: the model's). */
 size_t lt_model_pooled_width(const lattice_model *model, unsigned pooling);
 
+/* What the model's head gives: a classifier's scores before anything else. */
+lattice_head lt_model_head(const lattice_model *model);
+
 /* ------------------------------------------------------------------ Dense modules: dense.c */
 
 /* Packs module number i of the checkpoint's list. */

@@ -46,7 +46,7 @@ void lattice_tokenizer_close(lattice_tokenizer *t)
     lt_free(t->mem, t);
 }
 
-static lattice_status take_scratch(lattice_tokenizer *t, lt_scratch **scratch, lattice_error *err)
+lattice_status lt_take_scratch(lattice_tokenizer *t, lt_scratch **scratch, lattice_error *err)
 {
     for (int k = 0; k < N_SLOTS; k++) {
         *scratch = atomic_exchange(&t->slots[k], NULL);
@@ -55,7 +55,7 @@ static lattice_status take_scratch(lattice_tokenizer *t, lt_scratch **scratch, l
     return lt_scratch_create(t->tokenizer, scratch, err);
 }
 
-static void give_back(lattice_tokenizer *t, lt_scratch *scratch)
+void lt_give_back_scratch(lattice_tokenizer *t, lt_scratch *scratch)
 {
     for (int k = 0; k < N_SLOTS; k++) {
         lt_scratch *empty = NULL;
@@ -99,7 +99,7 @@ lattice_status lattice_encode(lattice_tokenizer *t, lattice_text text, const lat
     if ((!text.data && text.length) || (pair && !pair->data && pair->length))
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a text without data");
     lt_scratch *scratch;
-    LT_TRY(take_scratch(t, &scratch, err));
+    LT_TRY(lt_take_scratch(t, &scratch, err));
     lt_tokens tokens;
     lt_tokens_init(&tokens, t->mem);
     lt_encode_options inner = {
@@ -110,7 +110,7 @@ lattice_status lattice_encode(lattice_tokenizer *t, lattice_text text, const lat
                                                 &inner, &tokens, err);
     if (status == LATTICE_OK) status = export_tokens(t, &tokens, out, err);
     lt_tokens_free(&tokens);
-    give_back(t, scratch);
+    lt_give_back_scratch(t, scratch);
     return status;
 }
 
