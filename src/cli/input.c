@@ -142,11 +142,16 @@ static lattice_status read_object(cli_input *input, cli_item *item, lattice_erro
     return LATTICE_OK;
 }
 
-static lattice_status read_json(cli_input *input, lt_str line, cli_item *item, lattice_error *err)
+static void open_line(cli_input *input, lt_str line, lattice_error *err)
 {
     if (input->json_open) lt_json_close(&input->json);
     lt_json_open(&input->json, cli_memory, input->name, line.data, line.len, err);
     input->json_open = true;
+}
+
+static lattice_status read_json(cli_input *input, lt_str line, cli_item *item, lattice_error *err)
+{
+    open_line(input, line, err);
     switch (lt_json_peek(&input->json)) {
     case LT_JSON_STRING:
         LT_TRY(copy_string(input, &input->text, err));
@@ -161,7 +166,7 @@ static lattice_status read_json(cli_input *input, lt_str line, cli_item *item, l
 }
 
 /* The reader saw one line only: "NAME:1:COLUMN: …" becomes "NAME:LINE:COLUMN: …". */
-static void name_line(cli_input *input, lattice_error *err)
+void cli_input_name_line(const cli_input *input, lattice_error *err)
 {
     size_t len = strlen(input->name);
     if (!err || strncmp(err->message, input->name, len) != 0 || strncmp(err->message + len, ":1:", 3) != 0) return;
@@ -198,6 +203,20 @@ lattice_status cli_input_next(cli_input *input, cli_item *item, bool *more, latt
     }
     lattice_error local;
     lattice_status status = read_json(input, line, item, err ? err : &local);
-    if (status != LATTICE_OK) name_line(input, err);
+    if (status != LATTICE_OK) cli_input_name_line(input, err);
     return status;
+}
+
+lattice_status cli_input_json(cli_input *input, lt_json **json, lattice_error *err)
+{
+    lt_str line;
+    bool more;
+    *json = NULL;
+    do {
+        LT_TRY(read_line(input, &line, &more, err));
+        if (!more) return LATTICE_OK;
+    } while (is_blank(line));
+    open_line(input, line, err);
+    *json = &input->json;
+    return LATTICE_OK;
 }

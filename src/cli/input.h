@@ -46,4 +46,9 @@ void cli_input_close(cli_input *input);
 /* The next item; *more false at the end. Blank lines are empty texts, but are skipped between JSON values. */
 lattice_status cli_input_next(cli_input *input, cli_item *item, bool *more, lattice_error *err);
 
+/* For commands whose JSON lines hold something else: the next line that is not blank, opened for reading until the next call;
+ * *json NULL at the end. A failure while it is read goes through cli_input_name_line, which puts the line's number into it. */
+lattice_status cli_input_json(cli_input *input, lt_json **json, lattice_error *err);
+void cli_input_name_line(const cli_input *input, lattice_error *err);
+
 #endif
