@@ -162,6 +162,27 @@ static lattice_status check_attention(const check *c, size_t width)
     return LATTICE_OK;
 }
 
+/* q and k are views of the one value that is read and written. */
+static lattice_status check_rope(const check *c)
+{
+    const lt_op *op = c->op;
+    if (op->n_heads == 0 || op->n_kv_heads == 0 || op->head_dim == 0) return wrong(c, "no heads");
+    if (op->rotary_dim == 0 || op->rotary_dim % 2 != 0 || op->rotary_dim > op->head_dim) {
+        return wrong(c, "the rotary dimensions are not pairs within a head");
+    }
+    if (!(op->rope_theta >= 1) || op->max_positions == 0) return wrong(c, "no rotary angles");
+    for (int i = 0; i < 2; i++) {
+        size_t span, heads = i == 0 ? op->n_heads : op->n_kv_heads;
+        if (op->in[i].value != op->out[0]) return wrong(c, "it works in place");
+        if (!lt_mul(heads - 1, op->in[i].head_stride, &span) || !lt_add(span, op->head_dim, &span)) {
+            return wrong(c, "the head stride is too large");
+        }
+        LT_TRY(check_in(c, i, LT_ROWS_TOKENS, span));
+        LT_TRY(check_weight(c, i, op->head_dim, 1));
+    }
+    return LATTICE_OK;
+}
+
 static lattice_status check_embed(const check *c, const lt_value *out)
 {
     if (out->rows != LT_ROWS_TOKENS) return wrong(c, "embeddings are rows of tokens");
@@ -204,7 +225,9 @@ static lattice_status check_shapes(const check *c)
     case LT_OP_LINEAR: {
         int w = op->weight[0];
         if (w < 0 || (size_t)w >= c->plan->n_weights) return wrong(c, "the matrix is missing");
-        LT_TRY(check_weight(c, 0, width, c->plan->weights[w].cols));
+        size_t outputs = width;
+        if (op->glu && (!lt_mul(width, 2, &outputs) || op->weight[1] != LT_NONE)) return wrong(c, "a gated product has no bias");
+        LT_TRY(check_weight(c, 0, outputs, c->plan->weights[w].cols));
         LT_TRY(check_in(c, 0, out->rows, c->plan->weights[w].cols));
         if (op->weight[1] != LT_NONE) LT_TRY(check_weight(c, 1, width, 1));
         if (op->in[1].value != LT_NONE) LT_TRY(check_in(c, 1, out->rows, width));
@@ -213,6 +236,7 @@ static lattice_status check_shapes(const check *c)
     case LT_OP_ATTENTION:
         if (out->rows != LT_ROWS_TOKENS) return wrong(c, "attention gives rows of tokens");
         return check_attention(c, width);
+    case LT_OP_QK_NORM_ROPE: return check_rope(c);
     case LT_OP_SELECT:
         if (out->rows != LT_ROWS_OUT) return wrong(c, "selected rows are output rows");
         return check_in(c, 0, LT_ROWS_TOKENS, width);
@@ -239,7 +263,8 @@ static lattice_status check_range(check *c, int *writer, size_t begin, size_t en
             int out = op->out[k];
             if (out == LT_NONE) continue;
             if (out < 0 || (size_t)out >= plan->n_values) return wrong(c, "an output is no value");
-            if (writer[out] != LT_NONE) return wrong(c, "an output was written before");
+            bool in_place = op->code == LT_OP_QK_NORM_ROPE;
+            if (writer[out] != LT_NONE && !in_place) return wrong(c, "an output was written before");
             writer[out] = (int)i;
         }
         if (op->trace < 0 || (size_t)op->trace > plan->n_trace) return wrong(c, "the trace has no such place");
@@ -262,8 +287,12 @@ static lattice_status check_segments(const lt_plan *plan, lattice_error *err)
         size_t elements = 0, wanted;
         for (int s = 0; right && s < w->n_segments; s++) {
             const lt_tensor *tensor = w->segments[s].tensor;
-            right = tensor && w->segments[s].checkpoint && tensor->dtype == w->dtype && tensor->n_elements % w->cols == 0 &&
-                    lt_add(elements, tensor->n_elements, &elements);
+            const lt_segment *segment = &w->segments[s];
+            right = tensor && segment->checkpoint && tensor->dtype == w->dtype && tensor->n_elements % w->cols == 0;
+            if (!right) break;
+            size_t stored = tensor->n_elements / w->cols, rows = lt_segment_rows(segment, w->cols);
+            right = segment->first_row <= stored && rows <= stored - segment->first_row &&
+                    lt_add(elements, rows * w->cols, &elements);
         }
         if (!right || !lt_mul(w->rows, w->cols, &wanted) || wanted != elements) {
             return lt_fail(err, LATTICE_ERR_INTERNAL, "plan: weight %zu: its segments do not make up its shape", i);
@@ -356,7 +385,9 @@ double lt_op_flop(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
     const lt_value *out = &plan->values[op->out[0] != LT_NONE ? op->out[0] : op->out[1]];
     double rows = rows_of(out->rows, batch), width = (double)out->width;
     switch (op->code) {
-    case LT_OP_LINEAR: return 2 * rows * width * (double)plan->weights[op->weight[0]].cols;
+    case LT_OP_LINEAR:
+        return 2 * rows * (double)plan->weights[op->weight[0]].rows * (double)plan->weights[op->weight[0]].cols;
+    case LT_OP_QK_NORM_ROPE: return 8 * rows * (double)((op->n_heads + op->n_kv_heads) * op->head_dim);
     case LT_OP_ATTENTION: {
         double pairs = 0;
         for (size_t s = 0; s < batch->n_seqs; s++) {
@@ -377,6 +408,9 @@ double lt_op_flop(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
 double lt_op_bytes(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
 {
     double bytes = 0;
+    if (op->code == LT_OP_QK_NORM_ROPE) {
+        return 8 * (double)batch->n_tokens * (double)((op->n_heads + op->n_kv_heads) * op->head_dim + op->rotary_dim / 2);
+    }
     for (int i = 0; i < 2; i++) {
         if (op->out[i] == LT_NONE) continue;
         const lt_value *out = &plan->values[op->out[i]];
@@ -427,17 +461,24 @@ static void print_op(const lt_plan *plan, size_t index, lt_buf *out)
         const lt_weight *w = &plan->weights[op->weight[i]];
         if (n++ > 0) lt_buf_append_z(out, ", ");
         for (int s = 0; s < w->n_segments; s++) {
-            lt_buf_printf(out, "%s%.*s", s > 0 ? "|" : "", LT_STR_ARG(w->segments[s].tensor->name));
+            const lt_segment *segment = &w->segments[s];
+            lt_buf_printf(out, "%s%.*s", s > 0 ? "|" : "", LT_STR_ARG(segment->tensor->name));
+            if (segment->n_rows > 0) lt_buf_printf(out, "[%zu:%zu]", segment->first_row, segment->first_row + segment->n_rows);
         }
         lt_buf_printf(out, ":%s[%zu,%zu]", lt_dtype_name(w->dtype), w->rows, w->cols);
     }
     lt_buf_append_z(out, ")");
     static const char *const activations[] = { "", "gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid" };
     if (op->activation != LT_ACT_NONE) lt_buf_printf(out, " act=%s", activations[op->activation]);
+    if (op->glu) lt_buf_append_z(out, " glu");
+    if (op->code == LT_OP_QK_NORM_ROPE) {
+        lt_buf_printf(out, " heads=%zu/%zux%zu rotary=%zu theta=%g", op->n_heads, op->n_kv_heads, op->head_dim, op->rotary_dim,
+                      op->rope_theta);
+    }
     if (op->code == LT_OP_ATTENTION) {
         lt_buf_printf(out, " heads=%zu/%zux%zu%s", op->n_heads, op->n_kv_heads, op->head_dim, op->causal ? " causal" : "");
     }
-    if (op->code == LT_OP_ADD_NORM) lt_buf_printf(out, " eps=%g", (double)op->eps);
+    if (op->code == LT_OP_ADD_NORM || op->code == LT_OP_QK_NORM_ROPE) lt_buf_printf(out, " eps=%g", (double)op->eps);
     if (op->position_offset > 0) lt_buf_printf(out, " position+%zu", op->position_offset);
     if (op->code == LT_OP_POOL) lt_buf_printf(out, " pooling=%u", op->pooling);
     if (op->trace > 0) lt_buf_printf(out, " trace=%d", op->trace - 1);
@@ -446,7 +487,7 @@ static void print_op(const lt_plan *plan, size_t index, lt_buf *out)
 
 void lt_plan_print(const lt_plan *plan, lt_buf *out)
 {
-    static const char *const tails[] = { "tokens", "pooled", "scores" };
+    static const char *const tails[] = { "tokens", "pooled", "scores", "logits" };
     lt_buf_append_z(out, "body:\n");
     for (size_t i = 0; i < plan->n_body; i++) print_op(plan, i, out);
     for (int kind = 0; kind < LT_TAIL_COUNT; kind++) {

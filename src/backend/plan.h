@@ -22,7 +22,10 @@
 #define LT_OP_LIST(X)                                                                                                    \
     X(EMBED, ROW, "embed")         /* out0 = word[id] + position[pos + offset] + type[type_id];  w0 word, w1 position, w2 type */ \
     X(ADD_NORM, ROW, "add_norm")   /* out0 = norm(in0 + in1), out1 = in0 + in1 (either may be none);  w0 gain, w1 bias (layer norm) */ \
-    X(LINEAR, ROW, "linear")       /* out0 = act(in0 W^T + b) + in1;  w0 W [out, in], w1 b [out] or none, in1 residual or none */ \
+    X(LINEAR, ROW, "linear")       /* out0 = act(in0 W^T + b) + in1;  w0 W [out, in], w1 b [out] or none, in1 residual or none; \
+                                      glu: W is gate over up [2 out, in], no b: out0 = act(in0 gate^T) * (in0 up^T) + in1 */ \
+    X(QK_NORM_ROPE, ROW, "qk_norm_rope") /* in place, per head: in0 = rope(rms(in0) w0), in1 = rope(rms(in1) w1);  in0 q and    \
+                                            in1 k are views of out0, w0 and w1 gains [head_dim] */                      \
     X(ATTENTION, SEQ, "attention") /* out0 = softmax(scale in0 in1^T) in2 per sequence and head: q, k, v views */          \
     X(SELECT, ROW, "select")       /* out0[i] = in0[out_rows[i]];  TOKENS -> OUT */                                        \
     X(POOL, SEQ, "pool")           /* out0 = poolings of each sequence's rows, concatenated;  TOKENS -> SEQS */
@@ -57,12 +60,19 @@ typedef struct lt_operand {
 #define LT_NO_OPERAND ((lt_operand){ .value = LT_NONE })
 static inline lt_operand lt_all(int value) { return (lt_operand){ .value = value }; }
 
-/* A weight is a list of row segments, each a tensor of the catalogue: joined operands (q‖k‖v) need no copy, and segments may lie
- * in different shards. A vector (bias, gain) has cols 1. */
+/* A weight is a list of row segments, each a tensor of the catalogue or some of its rows: joined operands (q‖k‖v) need no copy,
+ * segments may lie in different shards, and two rows of an output matrix are a weight of their own. A vector (bias, gain) has
+ * cols 1. */
 typedef struct lt_segment {
     lt_checkpoint *checkpoint;
     const lt_tensor *tensor;
+    size_t first_row, n_rows; /* both 0: all rows */
 } lt_segment;
+
+static inline size_t lt_segment_rows(const lt_segment *segment, size_t cols)
+{
+    return segment->n_rows ? segment->n_rows : segment->tensor->n_elements / cols;
+}
 
 #define LT_MAX_SEGMENTS 4
 
@@ -71,6 +81,7 @@ typedef struct lt_weight {
     int n_segments;
     lt_segment segments[LT_MAX_SEGMENTS];
     lt_dtype dtype; /* of all segments */
+    bool plus_one;  /* a gain that is stored as its difference from 1 */
 } lt_weight;
 
 typedef struct lt_op {
@@ -81,7 +92,11 @@ typedef struct lt_op {
     lt_activation activation;
     float eps;
     float scale;              /* attention */
+    bool glu;                 /* linear */
     size_t n_heads, n_kv_heads, head_dim;
+    size_t rotary_dim;        /* qk_norm_rope: the first dimensions of a head, rotated in pairs (i, i + rotary_dim / 2) */
+    double rope_theta;        /* by the angle position * rope_theta^(-2 i / rotary_dim) */
+    size_t max_positions;     /* qk_norm_rope: positions are below */
     bool causal;
     size_t position_offset;   /* embed */
     bool type_zero;           /* embed: row 0 of the type table, whatever the batch's type_ids say */
@@ -95,7 +110,8 @@ lt_op lt_op_new(lt_opcode code);
 typedef enum lt_tail_kind {
     LT_TAIL_TOKENS, /* [n_tokens, hidden]: token vectors */
     LT_TAIL_POOLED, /* [n_seqs, hidden * poolings] */
-    LT_TAIL_SCORES, /* [n_out, n_labels]: classifier logits at the selected rows */
+    LT_TAIL_SCORES, /* [n_out, n_labels]: classifier logits at the selected rows; of a language model those of a few tokens */
+    LT_TAIL_LOGITS, /* [n_out, vocabulary] at the selected rows */
     LT_TAIL_COUNT
 } lt_tail_kind;
 

@@ -28,7 +28,7 @@ static lattice_status record_plan(lattice_model *m, lattice_error *err)
     if (!m->family)
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: no family built in computes %s (model_type '%s')", m->folder,
                        m->config.architecture[0] ? m->config.architecture : "this architecture", m->config.model_type_name);
-    LT_TRY(m->family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, &m->plan, err));
+    LT_TRY(m->family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, NULL, 0, &m->plan, err));
     return m->plan.failed ? lt_no_memory(err, 0, "a plan") : LATTICE_OK;
 }
 

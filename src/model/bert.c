@@ -176,8 +176,11 @@ static lattice_status record_all(recorder *r, unsigned pooling)
 }
 
 static lattice_status record(const lattice_runtime *runtime, const lt_config *config, const lt_sentence *sentence,
-                             lt_checkpoint *checkpoint, lt_plan *plan, lattice_error *err)
+                             lt_checkpoint *checkpoint, const uint32_t *score_ids, size_t n_score_ids, lt_plan *plan,
+                             lattice_error *err)
 {
+    (void)score_ids;
+    (void)n_score_ids;
     size_t width;
     if (!lt_mul(config->n_heads, config->head_dim, &width) || width != config->hidden_size || width == 0) {
         return lt_fail(err, LATTICE_ERR_FORMAT, "config.json: hidden_size %zu is not num_attention_heads %zu times head_dim %zu",

@@ -22,6 +22,8 @@ typedef struct opened {
     lt_backend *backend;
     lt_program *program;
     size_t hidden;
+    const uint32_t *score_ids; /* of a reranker, set by model_open_reranker */
+    size_t n_score_ids;
 } opened;
 
 static inline void model_close(opened *m)
@@ -36,10 +38,11 @@ static inline void model_close(opened *m)
     *m = (opened){ 0 };
 }
 
-/* Opened in place: the program points at the plan. */
-static inline void model_open(opened *m, const char *folder, const char *isa, int n_threads, const lt_compile_options *options)
+/* Opened in place: the program points at the plan. score_ids are borrowed. */
+static inline void model_open_reranker(opened *m, const char *folder, const char *isa, int n_threads,
+                                       const lt_compile_options *options, const uint32_t *score_ids, size_t n_score_ids)
 {
-    *m = (opened){ 0 };
+    *m = (opened){ .score_ids = score_ids, .n_score_ids = n_score_ids };
     lattice_error err;
     lattice_runtime_options runtime_options = lattice_runtime_options_default();
     runtime_options.n_threads = n_threads;
@@ -51,10 +54,15 @@ static inline void model_open(opened *m, const char *folder, const char *isa, in
     const lt_family *family = lt_family_find(&m->config);
     assert_non_null(family);
     lt_plan_init(&m->plan, mem);
-    assert_ok_err(family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, &m->plan, &err), &err);
+    assert_ok_err(family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, m->score_ids, m->n_score_ids, &m->plan, &err), &err);
     assert_ok_err(lt_cpu_backend_create(m->runtime, isa, LATTICE_COMPUTE_F32, &m->backend, &err), &err);
     assert_ok_err(m->backend->compile(m->backend, &m->plan, options, &m->program, &err), &err);
     m->hidden = m->plan.values[m->plan.hidden].width;
+}
+
+static inline void model_open(opened *m, const char *folder, const char *isa, int n_threads, const lt_compile_options *options)
+{
+    model_open_reranker(m, folder, isa, n_threads, options, NULL, 0);
 }
 
 /* ------------------------------------------------------------------ golden.json */

@@ -224,7 +224,7 @@ static lattice_status record_with(const char *folder, void (*change)(lt_config *
     assert_ok(lt_checkpoint_open(&runtime->mem, folder, true, &checkpoint, err));
     change(&config);
     lt_plan_init(&plan, &runtime->mem);
-    lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, &plan, err);
+    lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, NULL, 0, &plan, err);
     lt_plan_free(&plan);
     lt_checkpoint_close(checkpoint);
     lt_config_free(&config);
@@ -304,7 +304,7 @@ static void unknown_tensor_is_a_warning_naming_it(void **state)
     assert_ok_err(lt_checkpoint_open(&runtime->mem, FIXTURE("xlmr-cross-encoder"), true, &checkpoint, &err), &err);
     config.head = LT_HEAD_NONE;
     lt_plan_init(&plan, &runtime->mem);
-    assert_ok_err(lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, &plan, &err), &err);
+    assert_ok_err(lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, NULL, 0, &plan, &err), &err);
     assert_int_equal(seen.n, 4);
     assert_non_null(strstr(seen.last, "classifier.out_proj.weight"));
     lt_plan_free(&plan);
@@ -312,7 +312,7 @@ static void unknown_tensor_is_a_warning_naming_it(void **state)
     seen.n = 0;
     config.head = LT_HEAD_CLASSIFIER;
     lt_plan_init(&plan, &runtime->mem);
-    assert_ok_err(lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, &plan, &err), &err);
+    assert_ok_err(lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, NULL, 0, &plan, &err), &err);
     assert_int_equal(seen.n, 0);
     lt_plan_free(&plan);
     lt_checkpoint_close(checkpoint);
@@ -472,7 +472,7 @@ static void compiling_without_memory_fails_without_a_leak(void **state)
         lt_program *program = NULL;
         counter.fail_at = atomic_load(&counter.requests) + n;
         lt_plan_init(&plan, &runtime->mem);
-        lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, &plan, &err);
+        lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, NULL, 0, &plan, &err);
         if (status == LATTICE_OK) status = lt_cpu_backend_create(runtime, NULL, LATTICE_COMPUTE_F32, &backend, &err);
         if (status == LATTICE_OK) status = backend->compile(backend, &plan, &ROOM, &program, &err);
         if (program) backend->program_free(program);

@@ -152,6 +152,46 @@ static void norm(const lt_norm *a)
     }
 }
 
+/* ---- q and k ---- */
+
+/* One vector of pairs, or the first n of one; a and b are a head's values i and i + r. */
+LT_VECTOR void rotate(float *a, float *b, const float *gain_a, const float *gain_b, const float *cosine, const float *sine,
+                      vf inverse, size_t n)
+{
+    const bool full = n == LT_VL;
+    const vf x = v_mul(v_mul(full ? v_load(a) : v_load_n(a, n), inverse), full ? v_load(gain_a) : v_load_n(gain_a, n));
+    const vf y = v_mul(v_mul(full ? v_load(b) : v_load_n(b, n), inverse), full ? v_load(gain_b) : v_load_n(gain_b, n));
+    const vf c = full ? v_load(cosine) : v_load_n(cosine, n), s = full ? v_load(sine) : v_load_n(sine, n);
+    const vf p = v_fnma(y, s, v_mul(x, c)), q = v_fma(x, s, v_mul(y, c));
+    if (full) {
+        v_store(a, p);
+        v_store(b, q);
+    } else {
+        v_store_n(a, p, n);
+        v_store_n(b, q, n);
+    }
+}
+
+static void norm_rope(const lt_norm_rope *a)
+{
+    const size_t d = a->head_dim, r = a->rotary_dim / 2;
+    const float *gain = a->gain;
+    for (size_t row = 0; row < a->m; row++) {
+        const float *cosine = a->cos + a->positions[row] * r, *sine = a->sin + a->positions[row] * r;
+        for (size_t head = 0; head < a->n_heads; head++) {
+            float *x = a->x + row * a->ldx + head * a->head_stride;
+            const vf inverse = v_set1(1.0f / sqrtf(row_sum(x, d, 0, true) / (float)d + a->eps));
+            size_t i = 0;
+            for (; i + LT_VL <= r; i += LT_VL) {
+                rotate(x + i, x + r + i, gain + i, gain + r + i, cosine + i, sine + i, inverse, LT_VL);
+            }
+            if (i < r) rotate(x + i, x + r + i, gain + i, gain + r + i, cosine + i, sine + i, inverse, r - i);
+            for (i = 2 * r; i + LT_VL <= d; i += LT_VL) v_store(x + i, v_mul(v_mul(v_load(x + i), inverse), v_load(gain + i)));
+            if (i < d) v_store_n(x + i, v_mul(v_mul(v_load_n(x + i, d - i), inverse), v_load_n(gain + i, d - i)), d - i);
+        }
+    }
+}
+
 /* ---- elementwise ---- */
 
 LT_VECTOR void activate_as(float *x, size_t n, lt_activation activation)

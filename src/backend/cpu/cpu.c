@@ -98,7 +98,7 @@ static void find_lives(placing *g)
     for (size_t i = 0; i < plan->n_ops; i++) {
         const lt_op *op = &plan->ops[i];
         for (int k = 0; k < 2; k++) {
-            if (op->out[k] == LT_NONE) continue;
+            if (op->out[k] == LT_NONE || op->out[k] == op->in[0].value) continue; /* in place: it lives already */
             g->lives[op->out[k]] = (life){ .is_local = true, .group = g->group_of[i], .begin = i, .end = i };
         }
         for (int k = 0; k < 4; k++) {
@@ -219,6 +219,29 @@ static bool size_memory(lt_program *p, size_t *bytes)
            add_product(&total, p->width[LT_ROWS_OUT], p->max_tokens) && lt_mul(total, sizeof(float), bytes);
 }
 
+/* Rotary tables for all positions that the plan admits; a run fills them as far as it needs them. */
+static lattice_status reserve_rotary(lt_program *p, lattice_error *err)
+{
+    for (size_t i = 0; i < p->plan->n_ops; i++) {
+        const lt_op *op = &p->plan->ops[i], *first = p->rotary_op;
+        if (op->code != LT_OP_QK_NORM_ROPE) continue;
+        if (!first) {
+            p->rotary_op = op;
+        } else if (op->rotary_dim != first->rotary_dim || op->rope_theta != first->rope_theta ||
+                   op->max_positions != first->max_positions) {
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: op %zu (%s): its rotary angles differ from those of other layers", i,
+                           lt_op_name(op->code));
+        }
+    }
+    size_t bytes;
+    if (!p->rotary_op) return LATTICE_OK;
+    if (!lt_mul(p->rotary_op->max_positions, p->rotary_op->rotary_dim * sizeof(float), &bytes)) {
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: %zu positions need more memory than can be addressed",
+                       p->rotary_op->max_positions);
+    }
+    return lt_reserve_create(bytes, &p->rotary, err);
+}
+
 static lattice_status reserve_memory(lt_program *p, lattice_error *err)
 {
     size_t bytes;
@@ -227,6 +250,7 @@ static lattice_status reserve_memory(lt_program *p, lattice_error *err)
                        p->max_tokens);
     }
     LT_TRY(lt_reserve_create(bytes, &p->memory, err));
+    LT_TRY(reserve_rotary(p, err));
     const lattice_allocator *mem = &p->runtime->mem;
     size_t seconds;
     p->base = lt_alloc_array(mem, p->plan->n_values, sizeof(float *));
@@ -247,6 +271,7 @@ static void program_free(lt_program *p)
     if (!p) return;
     const lattice_allocator *mem = &p->runtime->mem;
     lt_reserve_free(&p->memory);
+    lt_reserve_free(&p->rotary);
     lt_cpu_weights_free(&p->weights, mem);
     lt_free(mem, p->groups);
     lt_free(mem, p->places);
@@ -318,8 +343,8 @@ static void memory(const lt_program *program, lt_memory_report *report)
     *report = (lt_memory_report){
         .weight_bytes = program->weights.stored_bytes,
         .packed_bytes = program->weights.packed_bytes,
-        .workspace_bytes = program->memory.size,
-        .touched_bytes = lt_reserve_resident(&program->memory),
+        .workspace_bytes = program->memory.size + program->rotary.size,
+        .touched_bytes = lt_reserve_resident(&program->memory) + lt_reserve_resident(&program->rotary),
     };
 }
 

@@ -20,9 +20,11 @@ typedef struct lt_cpu_weight {
     const lt_weight *source;
     const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored */
     bool is_vector, is_table, is_matrix;
+    bool is_glu;       /* gate over up: the panels of the two alternate, each half padded by itself */
+    bool is_head;      /* a matrix of the logits tail alone: never packed once */
     float *vector;     /* vectors: [rows], converted when compiled */
     float *panels;     /* matrices: [n_panels][cols][nr], filled by the first run; NULL: packed whenever touched */
-    size_t n_panels;   /* matrices */
+    size_t n_panels;   /* matrices; of gate and up together */
     size_t first_item; /* panels of the weights before it that are packed once */
 } lt_cpu_weight;
 
@@ -96,6 +98,11 @@ struct lt_program {
     size_t thread_floats, tile_floats, attention_floats, panel_floats;
     size_t column_floats;
 
+    /* Rotary tables: cosines [max_positions][r], then sines. Filled up to the largest position seen so far. */
+    lt_reserve rotary;
+    const lt_op *rotary_op; /* the first that rotates, or NULL: no tables. All have the same angles. */
+    size_t rotary_filled;   /* positions */
+
     /* The run in progress, under the lock. */
     pthread_mutex_t lock;
     float **base;             /* [n_values] row 0 of a workspace value */
@@ -104,6 +111,16 @@ struct lt_program {
     lt_cpu_counter *counters; /* [n_groups + 1]; the last is for packing */
     double *seconds;          /* [n_threads][plan->n_ops] */
 };
+
+/* The rotary tables. Values are those of angles in double precision, rounded. */
+static inline float *lt_cpu_cosines(const lt_program *program)
+{
+    return program->rotary.base;
+}
+static inline float *lt_cpu_sines(const lt_program *program)
+{
+    return lt_cpu_cosines(program) + program->rotary_op->max_positions * (program->rotary_op->rotary_dim / 2);
+}
 
 /* backend->run (execute.c). */
 lattice_status lt_cpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,

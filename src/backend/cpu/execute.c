@@ -7,6 +7,8 @@
  * columns); threads take these from a counter. */
 #include "backend/cpu/cpu.h"
 
+#include <math.h>
+
 #include "base/clock.h"
 
 typedef struct run {
@@ -133,6 +135,55 @@ static void add_norm(const run *r, const lt_op *op, const frame *f, part p)
     r->kernels->norm(&args);
 }
 
+static void qk_norm_rope(const run *r, const lt_op *op, const frame *f, part p)
+{
+    view x = view_of(r, f, op->out[0], p.begin);
+    for (int i = 0; i < 2; i++) {
+        lt_norm_rope args = {
+            .x = x.data + op->in[i].column,
+            .ldx = x.ld,
+            .head_stride = op->in[i].head_stride,
+            .m = p.end - p.begin,
+            .n_heads = i == 0 ? op->n_heads : op->n_kv_heads,
+            .head_dim = op->head_dim,
+            .rotary_dim = op->rotary_dim,
+            .gain = r->program->weights.list[op->weight[i]].vector,
+            .eps = op->eps,
+            .cos = lt_cpu_cosines(r->program),
+            .sin = lt_cpu_sines(r->program),
+            .positions = r->batch->positions + p.begin,
+        };
+        r->kernels->norm_rope(&args);
+    }
+}
+
+/* Columns of panels [panel_begin, panel_end) of a product whose W is gate over up: a panel of the gate writes y, the same panel of
+ * up multiplies it, while it is in the nearest cache. */
+static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, lt_linear *args)
+{
+    const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
+    const float *residual = args->residual;
+    float *panel = panel_scratch(r, f->thread), *gather = gather_scratch(r, f->thread);
+    args->n = w->source->rows / 2;
+    for (size_t i = p.panel_begin; i < p.panel_end; i++) {
+        args->panel_begin = i;
+        args->panel_end = i + 1;
+        for (size_t up = 0; up < 2; up++) {
+            if (w->panels) {
+                args->panels = w->panels + (2 * i + up) * r->kernels->nr * args->k;
+            } else {
+                lt_cpu_pack_panel(w, r->kernels, 2 * i + up, panel, gather);
+                args->panels = panel;
+            }
+            args->activation = up ? LT_ACT_NONE : op->activation;
+            args->gate = up ? args->y : NULL;
+            args->ldg = args->ldy;
+            args->residual = up ? residual : NULL;
+            r->kernels->linear(args);
+        }
+    }
+}
+
 static void linear(const run *r, const lt_op *op, const frame *f, part p)
 {
     const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
@@ -153,6 +204,10 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         view residual = view_of(r, f, op->in[1].value, p.begin);
         args.residual = residual.data + op->in[1].column;
         args.ldr = residual.ld;
+    }
+    if (w->is_glu) {
+        gated_linear(r, op, f, p, &args);
+        return;
     }
     if (w->panels) {
         args.panels = w->panels + p.panel_begin * nr * k;
@@ -194,7 +249,9 @@ static void trace(const run *r, const lt_op *op, const frame *f, part p, size_t 
 
 static size_t panels_of(const run *r, const lt_op *op)
 {
-    return op->code == LT_OP_LINEAR ? r->program->weights.list[op->weight[0]].n_panels : 0;
+    if (op->code != LT_OP_LINEAR) return 0;
+    const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
+    return w->is_glu ? w->n_panels / 2 : w->n_panels; /* panels of columns of the result */
 }
 
 static void row_op(const run *r, const lt_op *op, const frame *f, part p)
@@ -204,6 +261,7 @@ static void row_op(const run *r, const lt_op *op, const frame *f, part p)
     case LT_OP_EMBED: embed(r, op, f, p); break;
     case LT_OP_ADD_NORM: add_norm(r, op, f, p); break;
     case LT_OP_LINEAR: linear(r, op, f, p); break;
+    case LT_OP_QK_NORM_ROPE: qk_norm_rope(r, op, f, p); break;
     case LT_OP_SELECT: select_rows(r, op, f, p); break;
     case LT_OP_ATTENTION:
     case LT_OP_POOL:
@@ -471,6 +529,18 @@ static lattice_status check_ids(const lt_program *p, const lt_batch *batch, latt
     return LATTICE_OK;
 }
 
+static lattice_status check_rotary_positions(const lt_program *p, const lt_batch *batch, lattice_error *err)
+{
+    if (!p->rotary_op) return LATTICE_OK;
+    for (size_t t = 0; t < batch->n_tokens; t++) {
+        if (batch->positions[t] >= p->rotary_op->max_positions) {
+            return lt_fail(err, LATTICE_ERR_TOO_LONG, "position %u is past the %zu that the model has",
+                           (unsigned)batch->positions[t], p->rotary_op->max_positions);
+        }
+    }
+    return LATTICE_OK;
+}
+
 static lattice_status check_batch(const lt_program *p, const lt_batch *batch, lt_tail_kind tail, lattice_error *err)
 {
     if (tail < 0 || tail >= LT_TAIL_COUNT || !p->plan->tails[tail].present) {
@@ -490,7 +560,27 @@ static lattice_status check_batch(const lt_program *p, const lt_batch *batch, lt
         if (batch->out_rows[i] >= batch->n_tokens)
             return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "an output row is outside the batch");
     }
+    LT_TRY(check_rotary_positions(p, batch, err));
     return check_ids(p, batch, err);
+}
+
+/* Extends the rotary tables to the largest position of the batch: angles position · θ^(−2i/rotary_dim) in double precision. */
+static void fill_rotary(lt_program *p, const lt_batch *batch)
+{
+    const lt_op *op = p->rotary_op;
+    if (!op) return;
+    size_t end = p->rotary_filled, half = op->rotary_dim / 2;
+    for (size_t t = 0; t < batch->n_tokens; t++) {
+        if (batch->positions[t] >= end) end = (size_t)batch->positions[t] + 1;
+    }
+    for (size_t i = 0; i < half && end > p->rotary_filled; i++) {
+        double step = pow(op->rope_theta, -2.0 * (double)i / (double)op->rotary_dim);
+        for (size_t position = p->rotary_filled; position < end; position++) {
+            lt_cpu_cosines(p)[position * half + i] = (float)cos((double)position * step);
+            lt_cpu_sines(p)[position * half + i] = (float)sin((double)position * step);
+        }
+    }
+    p->rotary_filled = end;
 }
 
 /* Gives every workspace value its place for a batch of this size; the result's place is the caller's array. */
@@ -527,6 +617,7 @@ static void prepare(run *r, lt_tail_kind tail, const lt_run_hooks *hooks)
     r->rows[LT_ROWS_OUT] = batch->n_out;
     r->pooling = batch->pooling;
     place_rows(r, tail);
+    fill_rotary(p, batch);
     p->first_query_tile[0] = 0;
     for (size_t s = 0; s < batch->n_seqs; s++) {
         p->first_query_tile[s + 1] = p->first_query_tile[s] + query_tiles(r, batch->seq_starts[s + 1] - batch->seq_starts[s]);

@@ -10,7 +10,7 @@
 #include "format/checkpoint.h"
 #include "format/config.h"
 
-/* y[m, n] = act(x[m, k] · Wᵀ + bias) + residual for the columns of panels [panel_begin, panel_end).
+/* y[m, n] = act(x[m, k] · Wᵀ + bias) · gate + residual for the columns of panels [panel_begin, panel_end).
  * A panel holds nr consecutive rows of W [n, k] (outputs) as [k][nr], zero where n ends inside it. */
 typedef struct lt_linear {
     const float *x;
@@ -20,6 +20,8 @@ typedef struct lt_linear {
     size_t panel_begin, panel_end;
     const float *bias; /* [n], or NULL */
     lt_activation activation;
+    const float *gate; /* [m, n], or NULL; may be y itself */
+    size_t ldg;
     const float *residual; /* [m, n], or NULL; may be y itself */
     size_t ldr;
     float *y;
@@ -54,6 +56,20 @@ typedef struct lt_norm {
     size_t ldy, lds;
 } lt_norm;
 
+/* The heads of q or of k of m rows, in place, before attention: each is normalised, then its first rotary_dim values are rotated
+ * in pairs (i, i + r), r = rotary_dim / 2:
+ *   h = x / sqrt(mean x² + eps) * gain;   h[i], h[i + r] = h[i] cos - h[i + r] sin, h[i + r] cos + h[i] sin
+ * Row t has the angles of positions[t]: cos and sin [position][r]. */
+typedef struct lt_norm_rope {
+    float *x; /* head 0 of the first row */
+    size_t ldx, head_stride;
+    size_t m, n_heads, head_dim, rotary_dim;
+    const float *gain; /* [head_dim] */
+    float eps;
+    const float *cos, *sin;
+    const uint32_t *positions; /* [m] */
+} lt_norm_rope;
+
 /* X(return type, name, parameters) */
 #define LT_KERNEL_LIST(X)                                                                                                        \
     /* Panel of W's rows [row, row + nr) ∩ [0, rows): w points at row `row`, dtype F32, F16 or BF16, ldw in elements; writes   \
@@ -62,6 +78,7 @@ typedef struct lt_norm {
     X(void, linear, (const lt_linear *args))                                                                                     \
     X(void, attention, (const lt_attention *args))                                                                               \
     X(void, norm, (const lt_norm *args))                                                                                         \
+    X(void, norm_rope, (const lt_norm_rope *args))                                                                               \
     /* x[i] = act(x[i]) */                                                                                                       \
     X(void, activate, (float *x, size_t n, lt_activation activation))                                                            \
     /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                         \

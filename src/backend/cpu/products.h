@@ -104,12 +104,13 @@ static tile_fn *const tiles[LT_MR + 1] = { LT_TILES(X) };
 
 /* ---- linear ---- */
 
-/* y = act(c + bias) + residual for one tile of `cols` columns; `activation` and `whole` are constants where this is called. */
+/* y = act(c + bias) · gate + residual for one tile of `cols` columns; `activation` and `whole` are constants where this is called. */
 LT_VECTOR void finish(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col, size_t cols,
                       lt_activation activation, bool whole)
 {
     for (size_t i = 0; i < rows; i++, c += LT_NR) {
         float *y = a->y + (row + i) * a->ldy + col;
+        const float *gate = a->gate ? a->gate + (row + i) * a->ldg + col : NULL;
         const float *residual = a->residual ? a->residual + (row + i) * a->ldr + col : NULL;
         LT_UNROLL
         for (size_t j = 0; j < LT_NR; j += LT_VL) {
@@ -119,6 +120,7 @@ LT_VECTOR void finish(const lt_linear *a, const float *c, size_t row, size_t row
             vf v = v_load(c + j);
             if (a->bias) v = v_add(v, full ? v_load(a->bias + col + j) : v_load_n(a->bias + col + j, n));
             v = v_activate(v, activation);
+            if (gate) v = v_mul(v, full ? v_load(gate + j) : v_load_n(gate + j, n));
             if (residual) v = v_add(v, full ? v_load(residual + j) : v_load_n(residual + j, n));
             if (full)
                 v_store(y + j, v);
@@ -330,9 +332,9 @@ static void attention(const lt_attention *a)
     {                                                                                                                            \
         .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES,                              \
         .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear, .attention = attention,              \
-        .norm = norm, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,                  \
-        .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_flop = peak_flop,                  \
-        .peak_read = peak_read                                                                                                   \
+        .norm = norm, .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate,                \
+        .pool_sum = pool_sum, .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite,                    \
+        .peak_flop = peak_flop, .peak_read = peak_read                                                                           \
     }
 
 #endif

@@ -12,6 +12,13 @@
 /* 16-bit matrices: a packed copy is float32, twice the size of what it replaces. */
 #define PACK_LIMIT_16 ((size_t)512 << 20)
 
+/* An op of the tail that gives logits. */
+static bool is_head(const lt_plan *plan, size_t op)
+{
+    const lt_tail *tail = &plan->tails[LT_TAIL_LOGITS];
+    return tail->present && op >= (size_t)tail->first_op && op < (size_t)tail->first_op + (size_t)tail->n_ops;
+}
+
 static void mark_uses(lt_cpu_weights *weights, const lt_plan *plan)
 {
     for (size_t i = 0; i < plan->n_ops; i++) {
@@ -22,7 +29,9 @@ static void mark_uses(lt_cpu_weights *weights, const lt_plan *plan)
             if (op->code == LT_OP_EMBED) {
                 w->is_table = true;
             } else if (op->code == LT_OP_LINEAR && k == 0) {
+                w->is_head = is_head(plan, i) && (!w->is_matrix || w->is_head);
                 w->is_matrix = true;
+                w->is_glu = op->glu;
             } else {
                 w->is_vector = true;
             }
@@ -43,8 +52,9 @@ static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan,
             const lt_segment *segment = &w->source->segments[s];
             const void *data;
             LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &data, err));
-            w->data[s] = data;
-            weights->stored_bytes += segment->tensor->size;
+            size_t row_size = w->source->cols * lt_dtype_size(w->source->dtype);
+            w->data[s] = (const uint8_t *)data + segment->first_row * row_size;
+            weights->stored_bytes += lt_segment_rows(segment, w->source->cols) * row_size;
         }
     }
     return LATTICE_OK;
@@ -67,8 +77,9 @@ static lattice_status convert_vectors(lt_cpu_weights *weights, const lt_kernels 
         if (!w->is_vector) continue;
         w->vector = next;
         for (int s = 0; s < w->source->n_segments; s++) {
-            size_t n = w->source->segments[s].tensor->n_elements;
+            size_t n = lt_segment_rows(&w->source->segments[s], 1);
             kernels->convert(next, w->data[s], w->source->dtype, n);
+            for (size_t j = 0; j < n && w->source->plus_one; j++) next[j] += 1;
             next += n;
         }
     }
@@ -82,7 +93,7 @@ static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kerne
     for (size_t i = 0; i < weights->n; i++) {
         const lt_cpu_weight *w = &weights->list[i];
         size_t bytes;
-        if (!w->is_matrix || lt_dtype_size(w->source->dtype) != element) continue;
+        if (!w->is_matrix || w->is_head || lt_dtype_size(w->source->dtype) != element) continue;
         bool fits = lt_mul(w->n_panels * kernels->nr, w->source->cols, &bytes) && lt_mul(bytes, sizeof(float), &bytes) &&
                     lt_add(total, bytes, &total);
         if (!fits) return SIZE_MAX;
@@ -96,7 +107,7 @@ static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_opt
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
         if (!w->is_matrix) continue;
-        w->n_panels = lt_ceil_div(w->source->rows, kernels->nr);
+        w->n_panels = w->is_glu ? 2 * lt_ceil_div(w->source->rows / 2, kernels->nr) : lt_ceil_div(w->source->rows, kernels->nr);
         if (w->source->cols > weights->max_cols) weights->max_cols = w->source->cols;
     }
     if (options->no_packed_copies) return LATTICE_OK;
@@ -108,7 +119,7 @@ static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_opt
     float *next = weights->panels.base;
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
-        if (!w->is_matrix || !(lt_dtype_size(w->source->dtype) == 4 ? pack_32 : pack_16)) continue;
+        if (!w->is_matrix || w->is_head || !(lt_dtype_size(w->source->dtype) == 4 ? pack_32 : pack_16)) continue;
         w->panels = next;
         next += w->n_panels * kernels->nr * w->source->cols;
         w->first_item = weights->n_items;
@@ -148,12 +159,14 @@ void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, s
 {
     const lt_weight *source = weight->source;
     size_t cols = source->cols, element = lt_dtype_size(source->dtype);
-    size_t row = index * kernels->nr, n = source->rows - row < kernels->nr ? source->rows - row : kernels->nr;
+    size_t end = weight->is_glu ? source->rows / 2 : source->rows;
+    size_t row = (weight->is_glu ? index / 2 : index) * kernels->nr, n = end - row < kernels->nr ? end - row : kernels->nr;
+    if (weight->is_glu && index % 2 == 1) row += end;
     int s = 0;
-    size_t segment_rows = source->segments[0].tensor->n_elements / cols;
+    size_t segment_rows = lt_segment_rows(&source->segments[0], cols);
     while (row >= segment_rows) {
         row -= segment_rows;
-        segment_rows = source->segments[++s].tensor->n_elements / cols;
+        segment_rows = lt_segment_rows(&source->segments[++s], cols);
     }
     if (row + n <= segment_rows) {
         kernels->pack_panel(weight->data[s] + row * cols * element, source->dtype, cols, n, cols, panel);
@@ -163,7 +176,7 @@ void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, s
     for (size_t i = 0; i < n; i++, row++) {
         while (row == segment_rows) {
             row = 0;
-            segment_rows = source->segments[++s].tensor->n_elements / cols;
+            segment_rows = lt_segment_rows(&source->segments[++s], cols);
         }
         kernels->convert(gather + i * cols, weight->data[s] + row * cols * element, source->dtype, cols);
     }
@@ -193,6 +206,7 @@ void lt_cpu_weights_forget(const lt_cpu_weights *weights)
         const lt_cpu_weight *w = &weights->list[i];
         if (!w->panels || w->is_table) continue;
         for (int s = 0; s < w->source->n_segments; s++) {
+            if (w->source->segments[s].n_rows > 0) continue; /* a table may be using the tensor's other rows */
             lt_checkpoint_forget(w->source->segments[s].checkpoint, w->source->segments[s].tensor);
         }
     }
