@@ -139,7 +139,7 @@ lattice_status lt_bind_joined(lt_binder *binder, const char *const *names, int n
                            lt_dtype_name(weight.dtype));
         }
         weight.dtype = tensor->dtype;
-        weight.segments[i] = (lt_segment){ binder->checkpoint, tensor };
+        weight.segments[i] = (lt_segment){ .checkpoint = binder->checkpoint, .tensor = tensor };
         if (!lt_add(weight.rows, rows[i], &weight.rows)) {
             return lt_fail(binder->err, LATTICE_ERR_FORMAT, "%s: tensor '%s' is too large", file_of(binder, tensor), names[i]);
         }

@@ -5,10 +5,10 @@
  *                 x = x + Wo softmax(q kᵀ / √hd, causal) v;   x = x + Wd (silu(Wg h) ⊙ Wu h), h = RMS(x)
  *     RMS(x)
  *
- * q, k and v come from one joined operand [q_dim + 2 kv_dim, H] (INV-7), whose columns the rotation changes in place and attention
- * reads in place; gate and up are one operand too. The residual additions ride on the products' stores.
- * Tails: token vectors; poolings; and, where the checkpoint has an output matrix, logits of the rows selected: of the whole
- * vocabulary, or of a few tokens (a reranker's "no" and "yes") from these rows of the matrix alone. */
+ * q, k and v come from one joined operand [q_dim + 2 kv_dim, H] (INV-7), whose columns the rotation changes in place and
+ * attention reads in place; gate and up are one operand too. The residual additions ride on the products' stores. Tails: token
+ * vectors; poolings; and, where the checkpoint has an output matrix, logits of the rows selected: of the whole vocabulary, or of
+ * a few tokens (a reranker's "no" and "yes") from these rows of the matrix alone. */
 #include <math.h>
 #include <stdio.h>
 
@@ -99,7 +99,8 @@ static int self_attention(recorder *r, int qkv)
 }
 
 /* out = in Wᵀ (+ b) + residual, W "{stem}.weight" [H, in_width] */
-static lattice_status project(recorder *r, const char *stem, int in, size_t in_width, bool bias, int residual, int trace, int *out)
+static lattice_status project(recorder *r, const char *stem, int in, size_t in_width, bool bias, int residual, int trace,
+                              int *out)
 {
     char name[NAME + 8];
     lt_op op = lt_op_new(LT_OP_LINEAR);
@@ -202,8 +203,10 @@ static lattice_status score_tail(recorder *r, int h, int matrix, const uint32_t 
 {
     lattice_error *err = r->binder.err;
     if (n_ids == 0) return LATTICE_OK;
-    if (matrix == LT_NONE) return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "config.json: a model without output matrix gives no scores");
-    if (n_ids > LT_MAX_SEGMENTS) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "scores of more than %d tokens", LT_MAX_SEGMENTS);
+    if (matrix == LT_NONE)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "config.json: a model without output matrix gives no scores");
+    if (n_ids > LT_MAX_SEGMENTS)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "scores of more than %d tokens", LT_MAX_SEGMENTS);
     if (r->plan->failed) return LATTICE_OK;
     lt_weight rows = r->plan->weights[matrix];
     for (size_t i = 0; i < n_ids; i++) {

@@ -67,7 +67,7 @@ static inline void model_open(opened *m, const char *folder, const char *isa, in
 
 /* ------------------------------------------------------------------ golden.json */
 
-enum { GOLDEN_TOKENS = 512, GOLDEN_FLOATS = 512, GOLDEN_CASES = 64 };
+enum { GOLDEN_TOKENS = 512, GOLDEN_FLOATS = 2048, GOLDEN_CASES = 64 };
 
 typedef struct golden_case {
     char text[64]; /* its beginning */
@@ -75,11 +75,18 @@ typedef struct golden_case {
     size_t n;
     float values[GOLDEN_FLOATS]; /* embedding or logits */
     size_t n_values;
+    float cut[2][64]; /* the embedding's first cut_n values, normalised again */
+    size_t cut_n[2], n_cuts;
 } golden_case;
 
 typedef struct golden {
     golden_case cases[GOLDEN_CASES];
     size_t n_cases;
+    golden_case prompted[8]; /* with a prompt before the text */
+    size_t n_prompted;
+    golden_case pairs[16]; /* of a reranker: logits of no and yes */
+    size_t n_pairs;
+    uint32_t no_yes[2];
     golden_case pooled;               /* the text of the pooling cases; no values */
     float poolings[6][GOLDEN_FLOATS]; /* in the order of the pooling bits */
     bool has_poolings;
@@ -119,6 +126,16 @@ static inline size_t golden_floats(lt_json *json, float *out)
     return n;
 }
 
+static inline void golden_read_cuts(lt_json *json, golden_case *c)
+{
+    assert_ok(lt_json_begin_object(json));
+    lt_str key;
+    for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more; c->n_cuts++) {
+        assert_true(c->n_cuts < 2);
+        c->cut_n[c->n_cuts] = golden_floats(json, c->cut[c->n_cuts]);
+    }
+}
+
 static inline void golden_read_case(lt_json *json, golden_case *c)
 {
     assert_ok(lt_json_begin_object(json));
@@ -130,12 +147,26 @@ static inline void golden_read_case(lt_json *json, golden_case *c)
             c->n = golden_ids(json, c->ids);
         } else if (lt_str_is(key, "type_ids")) {
             golden_ids(json, c->type_ids);
-        } else if (lt_str_is(key, "embedding") || lt_str_is(key, "logits")) {
+        } else if (lt_str_is(key, "embedding") || lt_str_is(key, "logits") || lt_str_is(key, "last_logits") ||
+                   lt_str_is(key, "logits_no_yes")) {
             c->n_values = golden_floats(json, c->values);
+        } else if (lt_str_is(key, "embedding_dims")) {
+            golden_read_cuts(json, c);
         } else {
             assert_ok(lt_json_skip(json));
         }
     }
+}
+
+static inline size_t golden_read_cases(lt_json *json, golden_case *cases, size_t capacity)
+{
+    size_t n = 0;
+    assert_ok(lt_json_begin_array(json));
+    for (bool item; lt_json_next_element(json, &item) == LATTICE_OK && item;) {
+        assert_true(n < capacity);
+        golden_read_case(json, &cases[n++]);
+    }
+    return n;
 }
 
 static inline void golden_read_trace(lt_json *json, golden *g)
@@ -198,11 +229,15 @@ static inline golden *golden_read(const char *folder)
     lt_str key;
     for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
         if (lt_str_is(key, "cases")) {
-            assert_ok(lt_json_begin_array(json));
-            for (bool item; lt_json_next_element(json, &item) == LATTICE_OK && item;) {
-                assert_true(g->n_cases < GOLDEN_CASES);
-                golden_read_case(json, &g->cases[g->n_cases++]);
-            }
+            g->n_cases = golden_read_cases(json, g->cases, GOLDEN_CASES);
+        } else if (lt_str_is(key, "prompt_cases")) {
+            g->n_prompted = golden_read_cases(json, g->prompted, 8);
+        } else if (lt_str_is(key, "pairs")) {
+            g->n_pairs = golden_read_cases(json, g->pairs, 16);
+        } else if (lt_str_is(key, "no_id")) {
+            assert_ok(lt_json_uint32(json, &g->no_yes[0]));
+        } else if (lt_str_is(key, "yes_id")) {
+            assert_ok(lt_json_uint32(json, &g->no_yes[1]));
         } else if (lt_str_is(key, "trace")) {
             golden_read_trace(json, g);
         } else if (lt_str_is(key, "pooling_cases")) {
@@ -282,6 +317,85 @@ static inline void normalize(float *x, size_t n)
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
     for (size_t i = 0; i < n; i++) x[i] = (float)(x[i] / sqrt(sum));
+}
+
+/* ------------------------------------------------------------------ checks that families share */
+
+static const int thread_counts[] = { 1, 2, 3 };
+static const lt_compile_options ROOM = { .max_tokens = BATCH_TOKENS, .max_seqs = BATCH_SEQS };
+
+typedef void (*model_check)(opened *m, const golden *g, test_batch *b);
+
+/* Runs `check` on the fixture for all sets and threads. */
+static inline void on_every_set(const char *folder, model_check check)
+{
+    size_t n_sets;
+    const lt_kernels *const *sets = lt_kernels_available(&n_sets);
+    golden *g = golden_read(folder);
+    test_batch *b = malloc(sizeof *b);
+    for (size_t s = 0; s < n_sets; s++) {
+        for (size_t t = 0; t < sizeof thread_counts / sizeof thread_counts[0]; t++) {
+            opened m;
+            model_open_reranker(&m, folder, sets[s]->isa, thread_counts[t], &ROOM, g->no_yes, g->n_pairs > 0 ? 2 : 0);
+            check(&m, g, b);
+            model_close(&m);
+        }
+    }
+    free(b);
+    golden_free(g);
+}
+
+static inline const golden_case *find_case(const golden *g, const char *text)
+{
+    for (size_t i = 0; i < g->n_cases; i++) {
+        if (strcmp(g->cases[i].text, text) == 0) return &g->cases[i];
+    }
+    fail_msg("no case '%s'", text);
+    return NULL;
+}
+
+/* Hidden states of every layer, in the midst of a batch: |Δ| <= 1e-4 · max|h|. */
+static inline void check_trace(opened *m, const golden *g, test_batch *b)
+{
+    lattice_error err;
+    const golden_case *c = find_case(g, g->trace_text);
+    batch_clear(b);
+    batch_add(b, g->cases[0].ids, NULL, g->cases[0].n);
+    size_t row = b->batch.n_tokens;
+    batch_add(b, c->ids, NULL, c->n);
+    batch_add(b, g->cases[2].ids, NULL, g->cases[2].n);
+    size_t per_layer = b->batch.n_tokens * m->hidden;
+    float *trace = malloc(m->plan.n_trace * per_layer * sizeof(float)), *out = malloc(per_layer * sizeof(float));
+    b->batch.trace = trace;
+    assert_ok_err(m->backend->run(m->program, &b->batch, LT_TAIL_TOKENS, out, NULL, &err), &err);
+    assert_int_equal(g->n_trace_floats, m->plan.n_trace * c->n * m->hidden);
+    for (size_t layer = 0; layer < m->plan.n_trace; layer++) {
+        const float *wanted = g->trace + layer * c->n * m->hidden;
+        char what[48];
+        snprintf(what, sizeof what, "hidden state %zu", layer);
+        assert_near(trace + layer * per_layer + row * m->hidden, wanted, c->n * m->hidden,
+                    1e-4f * largest(wanted, c->n * m->hidden), what);
+    }
+    assert_memory_equal(trace + (m->plan.n_trace - 1) * per_layer, out, per_layer * sizeof(float));
+    free(trace);
+    free(out);
+}
+
+/* All cases in one batch, pooled as the checkpoint says and normalised: |Δ| <= 5e-6. */
+static inline void check_embeddings(opened *m, const golden *g, test_batch *b)
+{
+    lattice_error err;
+    batch_clear(b);
+    for (size_t i = 0; i < g->n_cases; i++) batch_add(b, g->cases[i].ids, NULL, g->cases[i].n);
+    float *out = malloc(g->n_cases * m->hidden * sizeof(float));
+    assert_int_equal(lt_tail_width(&m->plan, LT_TAIL_POOLED, 0), m->hidden);
+    assert_ok_err(m->backend->run(m->program, &b->batch, LT_TAIL_POOLED, out, NULL, &err), &err);
+    for (size_t i = 0; i < g->n_cases; i++) {
+        assert_int_equal(g->cases[i].n_values, m->hidden);
+        normalize(out + i * m->hidden, m->hidden);
+        assert_near(out + i * m->hidden, g->cases[i].values, m->hidden, 5e-6f, g->cases[i].text);
+    }
+    free(out);
 }
 
 #endif
