@@ -170,19 +170,162 @@ def generated(n, t, seed):
     return out
 
 
+def charsmap(pairs):
+    """A precompiled charsmap in base64 for {key bytes: replacement}: a plain trie laid out as a double array."""
+    trie = {}
+    for key, text in pairs.items():
+        node = trie
+        for b in key:
+            node = node.setdefault(b, {})
+        node[None] = text
+    units, blob, used = [0] * (1 << 16), b"", {0}
+    queue = [(trie, 0)]
+    free = 1
+    while queue:
+        node, at = queue.pop(0)
+        labels = [0 if b is None else b for b in node]
+        while True:  # an offset under which every child's place is free; offsets are multiples of 256 here, for simplicity
+            base = free << 8
+            free += 1
+            if all((at ^ base ^ b) not in used for b in labels):
+                break
+        for b in labels:
+            used.add(at ^ base ^ b)
+        units[at] |= base << 10 if base < 1 << 21 else sys.exit("trie too large")
+        for b, child in node.items():
+            place = at ^ base ^ (b or 0)
+            if b is None:
+                units[at] |= 1 << 8
+                units[place] = 1 << 31 | len(blob)
+                blob += child.encode() + b"\0"
+            else:
+                units[place] = b
+                queue.append((child, place))
+    import base64
+    body = b"".join(u.to_bytes(4, "little") for u in units)
+    return base64.b64encode(len(body).to_bytes(4, "little") + body + blob).decode()
+
+
+CHARSMAP = {"a".encode(): "\u00e4", "ä".encode(): "", "é".encode(): "e\u0301", "e\u0301".encode(): "é", "\t".encode(): " ", "\r\n".encode(): "\n",
+            "\u3000".encode(): " ", "ﬁ".encode(): "fi", "\u0300".encode(): "", "b".encode(): "", "\u0915".encode(): "k", "©".encode(): "(c)",
+            "\u1112".encode(): "h", "\u1161".encode(): "A", "1".encode(): "one"}
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+FAMILY = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?%s+|\p{N}%s| ?[^\s%s\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+KNOWN = [GPT2, FAMILY % (r"\p{L}", "", r"\p{L}"), FAMILY % (r"[\p{L}\p{M}]", "", r"\p{L}\p{M}"), FAMILY % (r"\p{L}", "{1,3}", r"\p{L}")]
+
+
+def component_tokenizers():
+    """(name, tokenizer.json) for every component with its options, with a model that shows spans and one that shows bytes."""
+    one = lambda type_, **k: dict(type=type_, **k)
+    seq = lambda *parts: {"type": "Sequence", "normalizers": list(parts)}
+    pres = lambda *parts: {"type": "Sequence", "pretokenizers": list(parts)}
+    bert = lambda clean, chinese, strip, lower: one("BertNormalizer", clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower)
+    cuts = one("WhitespaceSplit")
+    norms = {"none": None, "NFC": one("NFC"), "NFD": one("NFD"), "NFKC": one("NFKC"), "NFKD": one("NFKD"), "Lowercase": one("Lowercase"),
+             "StripAccents": one("StripAccents"), "NFD+StripAccents": seq(one("NFD"), one("StripAccents")), "Nmt": one("Nmt"),
+             "Strip": one("Strip", strip_left=True, strip_right=True), "Strip left": one("Strip", strip_left=True, strip_right=False),
+             "Strip right": one("Strip", strip_left=False, strip_right=True), "Prepend": one("Prepend", prepend="\u2581x"), "ByteLevel": one("ByteLevel"),
+             "Replace": one("Replace", pattern={"String": " "}, content="\u2581"), "Replace 2": one("Replace", pattern={"String": "aa"}, content="b"),
+             "Replace gone": one("Replace", pattern={"String": "e"}, content=""), "Replace regex": one("Replace", pattern={"Regex": " {2,}|\\p{Lu}"}, content="<>"),
+             "Replace regex 2": one("Replace", pattern={"Regex": "(?<=a)b|\\s+$|^x"}, content="é"), "Precompiled": one("Precompiled", precompiled_charsmap=charsmap(CHARSMAP)),
+             "llama": seq(one("Prepend", prepend="\u2581"), one("Replace", pattern={"String": " "}, content="\u2581")),
+             "albert": seq(one("Replace", pattern={"String": "``"}, content='"'), one("NFKD"), one("StripAccents"), one("Lowercase"),
+                           one("Precompiled", precompiled_charsmap=charsmap(CHARSMAP))),
+             "t5": seq(one("Precompiled", precompiled_charsmap=charsmap(CHARSMAP)), one("Strip", strip_left=False, strip_right=True),
+                       one("Replace", pattern={"Regex": " {2,}"}, content="\u2581")),
+             "NFC NFD NFC": seq(one("NFC"), one("NFD"), one("NFC")), "NFKC Lowercase NFC": seq(one("NFKC"), one("Lowercase"), one("NFC")),
+             "bert nothing": bert(False, False, False, False), "bert clean": bert(True, False, False, False), "bert chinese": bert(False, True, False, False),
+             "bert accents": bert(False, False, True, False), "bert lower": bert(False, False, False, True), "bert": bert(True, True, None, True),
+             "bert cased": bert(True, True, None, False), "bert accents kept": bert(True, True, False, True), "bert cased accents": bert(True, True, True, False),
+             "NFKC+bert": seq(one("NFKC"), bert(True, True, None, True))}
+    split = lambda pattern, behavior, invert=False: one("Split", pattern=pattern, behavior=behavior, invert=invert)
+    behaviors = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+    pre = {"none": None, "Bert": one("BertPreTokenizer"), "Whitespace": one("Whitespace"), "WhitespaceSplit": cuts,
+           "Digits": one("Digits", individual_digits=False), "Digits each": one("Digits", individual_digits=True),
+           "CharDelimiterSplit": one("CharDelimiterSplit", delimiter="e")}
+    for b in behaviors:
+        pre["Punctuation " + b] = one("Punctuation", behavior=b)
+        for invert in (False, True):
+            mark = " inverted" if invert else ""
+            pre["Split string " + b + mark] = split({"String": "a"}, b, invert)
+            pre["Split regex " + b + mark] = split({"Regex": "\\p{L}+|[ab]?"}, b, invert)
+            pre["Split known " + b + mark] = split({"Regex": KNOWN[1]}, b, invert)
+    for k, pattern in enumerate(KNOWN):
+        pre[f"known {k}"] = split({"Regex": pattern}, "Isolated")
+        pre[f"unknown {k}"] = split({"Regex": "(?:" + pattern + ")"}, "Isolated")
+    for space in (False, True):
+        for regex in (False, True):
+            pre[f"ByteLevel {space} {regex}"] = one("ByteLevel", add_prefix_space=space, trim_offsets=True, use_regex=regex)
+            pre[f"WhitespaceSplit ByteLevel {space} {regex}"] = pres(cuts, one("ByteLevel", add_prefix_space=space, trim_offsets=True, use_regex=regex))
+    for scheme in ("always", "first", "never"):
+        for cut in (False, True):
+            pre[f"Metaspace {scheme} {cut}"] = one("Metaspace", replacement="\u2581", prepend_scheme=scheme, split=cut)
+            pre[f"WhitespaceSplit Metaspace {scheme} {cut}"] = pres(cuts, one("Metaspace", replacement="\u2581", prepend_scheme=scheme, split=cut))
+    pre["Digits Punctuation ByteLevel"] = pres(one("Digits", individual_digits=True), one("Punctuation", behavior="Contiguous"),
+                                               one("ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=False))
+    pre["ByteLevel Digits"] = pres(one("ByteLevel", add_prefix_space=True, trim_offsets=True, use_regex=True), one("Digits", individual_digits=True))
+    added = lambda i, content, **k: dict(dict(id=i, content=content, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True), **k)
+    tokens = {"plain": [], "added": [added(1000, "<s>"), added(1001, "<s>x"), added(1002, "<l>", lstrip=True), added(1003, "<r>", rstrip=True),
+                                     added(1004, "<w>", single_word=True), added(1005, "<both>", lstrip=True, rstrip=True),
+                                     added(1006, "Hello", normalized=True, special=False), added(1007, "\u00c5ng", normalized=True, special=False, single_word=True),
+                                     added(1008, " the", normalized=False, special=False), added(1009, "東", normalized=True, special=True, rstrip=True),
+                                     added(1010, "<r> <", normalized=False), added(1011, "\n\n", special=False), added(1012, "dup", special=False),
+                                     added(1013, "dup"), added(1014, "é", normalized=True, special=False)]}
+    spans = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": {"[UNK]": 0}}
+    alphabet = {"[UNK]": 0, **{f"<0x{b:02X}>": b + 1 for b in range(256)}}
+    shown = {"type": "BPE", "dropout": None, "unk_token": "[UNK]", "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
+             "byte_fallback": True, "ignore_merges": False, "vocab": alphabet, "merges": []}
+    bytes_ = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    level = {chr(b): b for b in bytes_} | {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in bytes_)}
+    raw = dict(shown, byte_fallback=False, unk_token=None, vocab={c: i for i, c in enumerate(level)})
+
+    def make(normalizer, pretokenizer, model, extra):
+        return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": extra, "normalizer": normalizer, "pre_tokenizer": pretokenizer,
+                "post_processor": None, "decoder": None, "model": model}
+    for name, n in norms.items():
+        for which, extra in tokens.items():
+            yield f"normalizer {name}, {which}", make(n, cuts if which == "added" else None, shown, extra)
+            yield f"normalizer {name}, spans, {which}", make(n, one("Whitespace"), spans, extra)
+    for name, q in pre.items():
+        yield f"pre-tokenizer {name}", make(None, q, spans, [])
+        yield f"pre-tokenizer {name}, text", make(one("NFC"), q, shown, tokens["added"])
+        if "ByteLevel" in name:
+            yield f"pre-tokenizer {name}, bytes", make(one("NFKC"), q, raw, tokens["added"])
+
+
+def check_components(program, n, seed, show, only):
+    bad = 0
+    for name, content in component_tokenizers():
+        if only and only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as f:
+                json.dump(content, f)
+            t = load(folder)
+            texts = generated(n, t, seed) + [chr(c) + "a" + chr(c) for c in range(0, 0x110000, 1009) if not 0xD800 <= c < 0xE000]
+            found = check(program, folder, t, name, texts, show)
+            if found:
+                print(f"  ^ {name}")
+            bad += found
+    return bad
+
+
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("folders", nargs="+")
+    p.add_argument("folders", nargs="*")
     p.add_argument("--lattice", default="build/lattice")
     p.add_argument("--codes", type=int, default=1, help="every N-th code point (0: none)")
     p.add_argument("--random", type=int, default=200000)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--components", type=int, default=0, metavar="N", help="also N generated strings for every component with its options")
+    p.add_argument("--only", help="of the components, those with this in their name")
     p.add_argument("--texts", help="JSON lines, maybe gzipped")
     p.add_argument("--show", type=int, default=5)
     a = p.parse_args()
     if tokenizers.__version__ != PINNED:
         sys.exit(f"tokenizers {PINNED} is needed, {tokenizers.__version__} found")
-    bad = 0
+    bad = check_components(a.lattice, a.components, a.seed, a.show, a.only) if a.components else 0
     for folder in a.folders:
         t = load(folder)
         if a.codes:

@@ -35,6 +35,8 @@ void lt_subword_free(lt_subword *model);
 
 const char *lt_subword_kind(const lt_subword *model); /* "WordPiece", "BPE", "Unigram" */
 size_t lt_subword_size(const lt_subword *model);      /* largest id + 1 */
+/* A BPE that falls back to bytes: what a byte-level pre-tokenizer spells is then visible in the tokens. Before prepare. */
+bool lt_subword_falls_back_to_bytes(const lt_subword *model);
 lt_str lt_subword_token(const lt_subword *model, uint32_t id); /* stored spelling; data NULL: no such id */
 bool lt_subword_find(const lt_subword *model, lt_str spelling, uint32_t *id); /* by stored spelling */
 

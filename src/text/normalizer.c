@@ -350,12 +350,14 @@ static lattice_status byte_level(lt_view *view, lt_work *out, bool track, lattic
 
 /* ------------------------------------------------------------------ BertNormalizer */
 
-/* What becomes of an ASCII byte; 0: it is dropped. */
+enum { DROPPED = 0xFF };
+
+/* What becomes of an ASCII byte. */
 static uint8_t bert_ascii(const lt_normalizer_step *s, uint8_t c)
 {
     if (s->clean) {
         if (c == '\t' || c == '\n' || c == '\r') return ' ';
-        if (c < 0x20 || c == 0x7F) return 0;
+        if (c < 0x20 || c == 0x7F) return DROPPED;
     }
     return s->lower && c >= 'A' && c <= 'Z' ? (uint8_t)(c + 32) : c;
 }
@@ -445,14 +447,14 @@ static lattice_status bert(const lt_normalizer_step *s, lt_normalizer_scratch *s
             size_t i = r.at, n = out->n;
             if (!lt_rewrite_room(&r, in.n - i)) break;
             if (!r.stored) {
-                while (i < in.n && in.data[i] < 0x80 && ascii[in.data[i]]) out->data[n++] = ascii[in.data[i++]];
+                while (i < in.n && in.data[i] < 0x80 && ascii[in.data[i]] != DROPPED) out->data[n++] = ascii[in.data[i++]];
             } else if (in.align) {
-                for (; i < in.n && in.data[i] < 0x80 && ascii[in.data[i]]; i++) {
+                for (; i < in.n && in.data[i] < 0x80 && ascii[in.data[i]] != DROPPED; i++) {
                     out->align[n] = in.align[i];
                     out->data[n++] = ascii[in.data[i]];
                 }
             } else {
-                for (; i < in.n && in.data[i] < 0x80 && ascii[in.data[i]]; i++) {
+                for (; i < in.n && in.data[i] < 0x80 && ascii[in.data[i]] != DROPPED; i++) {
                     out->align[n] = (lt_align){ (uint32_t)(in.origin + i), (uint32_t)(in.origin + i + 1) };
                     out->data[n++] = ascii[in.data[i]];
                 }

@@ -328,6 +328,11 @@ const char *lt_subword_kind(const lt_subword *model)
     return type_names[model->type];
 }
 
+bool lt_subword_falls_back_to_bytes(const lt_subword *model)
+{
+    return model->type == LT_BPE && model->bpe.byte_fallback;
+}
+
 size_t lt_subword_size(const lt_subword *model)
 {
     return model->vocab.size;

@@ -24,20 +24,46 @@ struct lt_scratch {
 
 /* ------------------------------------------------------------------ life */
 
+static lattice_status create(const lattice_allocator *mem, lt_tokenizer **tokenizer, lattice_error *err)
+{
+    *tokenizer = lt_alloc_zero(mem, sizeof **tokenizer);
+    if (!*tokenizer) return lt_no_memory(err, sizeof **tokenizer, "a tokenizer");
+    (*tokenizer)->mem = mem;
+    return lt_added_create(mem, &(*tokenizer)->added, err);
+}
+
+/* Closes a tokenizer that could not be loaded. */
+static lattice_status finish(lattice_status status, lt_tokenizer **tokenizer)
+{
+    if (status == LATTICE_OK) return status;
+    lt_tokenizer_close(*tokenizer);
+    *tokenizer = NULL;
+    return status;
+}
+
 lattice_status lt_tokenizer_open(const lattice_allocator *mem, const char *folder, lt_tokenizer **tokenizer, lattice_error *err)
 {
-    *tokenizer = NULL;
-    lt_tokenizer *t = lt_alloc_zero(mem, sizeof *t);
-    if (!t) return lt_no_memory(err, sizeof *t, "a tokenizer");
-    t->mem = mem;
-    lattice_status status = lt_added_create(mem, &t->added, err);
-    if (status == LATTICE_OK) status = lt_tokenizer_load(t, folder, err);
-    if (status != LATTICE_OK) {
-        lt_tokenizer_close(t);
-        return status;
-    }
-    *tokenizer = t;
-    return LATTICE_OK;
+    lattice_status status = create(mem, tokenizer, err);
+    if (status == LATTICE_OK) status = lt_tokenizer_load(*tokenizer, folder, err);
+    return finish(status, tokenizer);
+}
+
+lattice_status lt_tokenizer_parse(const lattice_allocator *mem, const char *name, lt_str json, lt_tokenizer **tokenizer,
+                                  lattice_error *err)
+{
+    lattice_status status = create(mem, tokenizer, err);
+    if (status == LATTICE_OK) status = lt_tokenizer_load_json(*tokenizer, name, json.data, json.len, err);
+    return finish(status, tokenizer);
+}
+
+lattice_status lt_tokenizer_parse_vocab(const lattice_allocator *mem, const char *name, lt_str vocab, const lt_str *config,
+                                        lt_tokenizer **tokenizer, lattice_error *err)
+{
+    lattice_status status = create(mem, tokenizer, err);
+    if (status == LATTICE_OK)
+        status = lt_tokenizer_load_vocab(*tokenizer, name, vocab.data, vocab.len, "tokenizer_config.json",
+                                         config ? config->data : NULL, config ? config->len : 0, err);
+    return finish(status, tokenizer);
 }
 
 void lt_tokenizer_close(lt_tokenizer *t)

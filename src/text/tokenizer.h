@@ -14,6 +14,11 @@ typedef struct lt_scratch lt_scratch; /* working memory of one thread, kept betw
 
 /* Loads from a folder; LATTICE_ERR_NOT_FOUND when neither file is there. `mem` is borrowed. */
 lattice_status lt_tokenizer_open(const lattice_allocator *mem, const char *folder, lt_tokenizer **tokenizer, lattice_error *err);
+/* The same from the text of a tokenizer.json, or of a vocab.txt and a tokenizer_config.json (NULL: none), in memory; `name` is for
+ * messages. */
+lattice_status lt_tokenizer_parse(const lattice_allocator *mem, const char *name, lt_str json, lt_tokenizer **tokenizer, lattice_error *err);
+lattice_status lt_tokenizer_parse_vocab(const lattice_allocator *mem, const char *name, lt_str vocab, const lt_str *config,
+                                        lt_tokenizer **tokenizer, lattice_error *err);
 void lt_tokenizer_close(lt_tokenizer *tokenizer);
 
 lattice_status lt_scratch_create(const lt_tokenizer *tokenizer, lt_scratch **scratch, lattice_error *err);

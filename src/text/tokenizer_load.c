@@ -24,6 +24,39 @@ static lattice_status read_null_decoder(lt_tokenizer *t, const char *name, latti
     return status;
 }
 
+/* ------------------------------------------------------------------ what needs all parts */
+
+/* The spelling of a token of the model. Added tokens are spelled as they stand in the text, with the white space they took. */
+static lt_str spelling_in_model(const void *tokenizer, uint32_t id)
+{
+    const lt_tokenizer *t = tokenizer;
+    return lt_added_by_id(t->added, id) ? (lt_str){ NULL, 0 } : lt_subword_token(t->model, id);
+}
+
+static lattice_status prepare(lt_tokenizer *t, const char *path, lattice_error *err)
+{
+    if (!t->post) LT_TRY(read_null_post(t, path, err));
+    if (!t->decoder) LT_TRY(read_null_decoder(t, path, err));
+    lt_post_set_spelling(t->post, spelling_in_model, t);
+    bool bytes = lt_pretokenizer_ends_byte_level(t->pre) && strcmp(lt_subword_kind(t->model), "BPE") == 0 &&
+                 !lt_subword_falls_back_to_bytes(t->model);
+    if (bytes) lt_pretokenizer_keep_bytes(t->pre);
+    LT_TRY(lt_subword_prepare(t->model, bytes, err));
+
+    lt_regex_scratch *regex = NULL;
+    LT_TRY(lt_regex_scratch_create(t->mem, &regex, err));
+    lt_normalizer_scratch scratch;
+    lt_normalizer_scratch_init(&scratch, t->mem, regex);
+    lattice_status status = lt_added_prepare(t->added, t->model, t->normalizer, &scratch, err);
+    lt_normalizer_scratch_free(&scratch);
+    lt_regex_scratch_free(regex);
+    LT_TRY(status);
+    t->local = lt_added_is_local(t->added) && lt_normalizer_is_local(t->normalizer) && lt_pretokenizer_is_local(t->pre);
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ tokenizer.json */
+
 static lattice_status read_members(lt_tokenizer *t, lt_json *json, lattice_error *err)
 {
     LT_TRY(lt_json_begin_object(json));
@@ -51,16 +84,13 @@ static lattice_status read_members(lt_tokenizer *t, lt_json *json, lattice_error
     return lt_json_end(json);
 }
 
-static lattice_status load_json(lt_tokenizer *t, const char *path, lattice_error *err)
+lattice_status lt_tokenizer_load_json(lt_tokenizer *t, const char *name, const void *text, size_t size, lattice_error *err)
 {
-    lt_file file;
-    LT_TRY(lt_file_open(t->mem, path, true, &file, err));
     lt_json json;
-    lt_json_open(&json, t->mem, path, file.data, file.size, err);
+    lt_json_open(&json, t->mem, name, text, size, err);
     lattice_status status = read_members(t, &json, err);
     lt_json_close(&json);
-    lt_file_close(&file);
-    return status;
+    return status == LATTICE_OK ? prepare(t, name, err) : status;
 }
 
 /* ------------------------------------------------------------------ vocab.txt */
@@ -145,13 +175,12 @@ static lattice_status read_added_decoder(lt_tokenizer *t, lt_json *json, lattice
     }
 }
 
-static lattice_status read_bert_options(lt_tokenizer *t, const char *path, bert_options *o, lattice_error *err)
+static lattice_status read_bert_options(lt_tokenizer *t, const char *name, const void *text, size_t size, bert_options *o,
+                                        lattice_error *err)
 {
     static const char *const names[N_SPECIAL] = { "unk_token", "cls_token", "sep_token", "pad_token", "mask_token" };
-    lt_file file;
-    LT_TRY(lt_file_open(t->mem, path, true, &file, err));
     lt_json json;
-    lt_json_open(&json, t->mem, path, file.data, file.size, err);
+    lt_json_open(&json, t->mem, name, text, size, err);
     lattice_status status = LATTICE_OK;
     LT_GO(lt_json_begin_object(&json));
     for (lt_str key;;) {
@@ -178,65 +207,58 @@ static lattice_status read_bert_options(lt_tokenizer *t, const char *path, bert_
     status = lt_json_end(&json);
 done:
     lt_json_close(&json);
-    lt_file_close(&file);
     return status;
 }
 
-static lattice_status load_vocab(lt_tokenizer *t, const char *vocab, const char *config, lattice_error *err)
+lattice_status lt_tokenizer_load_vocab(lt_tokenizer *t, const char *name, const void *vocab, size_t size, const char *config_name,
+                                       const void *config, size_t config_size, lattice_error *err)
 {
     bert_options o = { .lowercase = true,
                        .chinese = true,
                        .strip_accents = LT_ABSENT,
                        .special = { "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]" } };
-    if (lt_path_exists(config)) LT_TRY(read_bert_options(t, config, &o, err));
-    lt_file file;
-    LT_TRY(lt_file_open(t->mem, vocab, true, &file, err));
-    lattice_status status = lt_subword_read_vocab_txt(t->mem, vocab, file.data, file.size, &t->model, err);
-    lt_file_close(&file);
-    LT_TRY(status);
+    if (config) LT_TRY(read_bert_options(t, config_name, config, config_size, &o, err));
+    LT_TRY(lt_subword_read_vocab_txt(t->mem, name, vocab, size, &t->model, err));
     uint32_t ids[N_SPECIAL];
     for (int k = 0; k < N_SPECIAL; k++) {
         lt_str spelling = lt_str_of(o.special[k]);
         bool found = lt_subword_find(t->model, spelling, &ids[k]);
         if (!found && (k == CLS || k == SEP || k == UNK))
-            return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the special token '%s' is missing", vocab, o.special[k]);
+            return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the special token '%s' is missing", name, o.special[k]);
         lt_added_token token = { .content = spelling, .special = true };
         if (found) LT_TRY(lt_added_add(t->added, &token, err));
     }
     LT_TRY(lt_normalizer_bert(t->mem, o.chinese, o.strip_accents, o.lowercase, &t->normalizer, err));
     LT_TRY(lt_pretokenizer_bert(t->mem, &t->pre, err));
     LT_TRY(lt_post_bert(t->mem, ids[CLS], ids[SEP], &t->post, err));
-    return lt_decoder_wordpiece(t->mem, &t->decoder, err);
+    LT_TRY(lt_decoder_wordpiece(t->mem, &t->decoder, err));
+    return prepare(t, name, err);
 }
 
-/* ------------------------------------------------------------------ both */
+/* ------------------------------------------------------------------ folders */
 
-/* The spelling of a token of the model. Added tokens are spelled as they stand in the text, with the white space they took. */
-static lt_str spelling_in_model(const void *tokenizer, uint32_t id)
+static lattice_status load_files(lt_tokenizer *t, const char *folder, const char *json, const char *vocab, const char *config,
+                                 lattice_error *err)
 {
-    const lt_tokenizer *t = tokenizer;
-    return lt_added_by_id(t->added, id) ? (lt_str){ NULL, 0 } : lt_subword_token(t->model, id);
-}
-
-static lattice_status prepare(lt_tokenizer *t, const char *path, lattice_error *err)
-{
-    if (!t->post) LT_TRY(read_null_post(t, path, err));
-    if (!t->decoder) LT_TRY(read_null_decoder(t, path, err));
-    lt_post_set_spelling(t->post, spelling_in_model, t);
-    bool bytes = lt_pretokenizer_ends_byte_level(t->pre) && strcmp(lt_subword_kind(t->model), "BPE") == 0;
-    if (bytes) lt_pretokenizer_keep_bytes(t->pre);
-    LT_TRY(lt_subword_prepare(t->model, bytes, err));
-
-    lt_regex_scratch *regex = NULL;
-    LT_TRY(lt_regex_scratch_create(t->mem, &regex, err));
-    lt_normalizer_scratch scratch;
-    lt_normalizer_scratch_init(&scratch, t->mem, regex);
-    lattice_status status = lt_added_prepare(t->added, t->model, t->normalizer, &scratch, err);
-    lt_normalizer_scratch_free(&scratch);
-    lt_regex_scratch_free(regex);
-    LT_TRY(status);
-    t->local = lt_added_is_local(t->added) && lt_normalizer_is_local(t->normalizer) && lt_pretokenizer_is_local(t->pre);
-    return LATTICE_OK;
+    lt_file file, config_file = { 0 };
+    if (lt_path_exists(json)) {
+        LT_TRY(lt_file_open(t->mem, json, true, &file, err));
+        lattice_status status = lt_tokenizer_load_json(t, json, file.data, file.size, err);
+        lt_file_close(&file);
+        return status;
+    }
+    if (!lt_path_exists(vocab))
+        return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: neither tokenizer.json nor vocab.txt is there", folder);
+    bool has_config = lt_path_exists(config);
+    LT_TRY(lt_file_open(t->mem, vocab, true, &file, err));
+    lattice_status status = has_config ? lt_file_open(t->mem, config, true, &config_file, err) : LATTICE_OK;
+    if (status == LATTICE_OK) {
+        status = lt_tokenizer_load_vocab(t, vocab, file.data, file.size, config, has_config ? config_file.data : NULL,
+                                         config_file.size, err);
+        if (has_config) lt_file_close(&config_file);
+    }
+    lt_file_close(&file);
+    return status;
 }
 
 lattice_status lt_tokenizer_load(lt_tokenizer *t, const char *folder, lattice_error *err)
@@ -245,23 +267,13 @@ lattice_status lt_tokenizer_load(lt_tokenizer *t, const char *folder, lattice_er
     lt_buf_init(&json, t->mem);
     lt_buf_init(&vocab, t->mem);
     lt_buf_init(&config, t->mem);
-    lattice_status status = LATTICE_OK;
-    if (!lt_path_join(&json, folder, "tokenizer.json") || !lt_path_join(&vocab, folder, "vocab.txt") ||
-        !lt_path_join(&config, folder, "tokenizer_config.json")) {
-        status = lt_no_memory(err, strlen(folder), "a path");
-        goto done;
-    }
-    bool has_json = lt_path_exists(json.data);
-    if (has_json) {
-        LT_GO(load_json(t, json.data, err));
-    } else if (lt_path_exists(vocab.data)) {
-        LT_GO(load_vocab(t, vocab.data, config.data, err));
+    lattice_status status;
+    if (lt_path_join(&json, folder, "tokenizer.json") && lt_path_join(&vocab, folder, "vocab.txt") &&
+        lt_path_join(&config, folder, "tokenizer_config.json")) {
+        status = load_files(t, folder, json.data, vocab.data, config.data, err);
     } else {
-        status = lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: neither tokenizer.json nor vocab.txt is there", folder);
-        goto done;
+        status = lt_no_memory(err, strlen(folder), "a path");
     }
-    status = prepare(t, has_json ? json.data : vocab.data, err);
-done:
     lt_buf_free(&json);
     lt_buf_free(&vocab);
     lt_buf_free(&config);

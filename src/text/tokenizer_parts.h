@@ -24,4 +24,9 @@ struct lt_tokenizer {
 /* Reads tokenizer.json, or vocab.txt with tokenizer_config.json, of the folder into the parts. */
 lattice_status lt_tokenizer_load(lt_tokenizer *tokenizer, const char *folder, lattice_error *err);
 
+/* The same from memory; config NULL: none. `name`s are for messages. */
+lattice_status lt_tokenizer_load_json(lt_tokenizer *tokenizer, const char *name, const void *text, size_t size, lattice_error *err);
+lattice_status lt_tokenizer_load_vocab(lt_tokenizer *tokenizer, const char *name, const void *vocab, size_t size, const char *config_name,
+                                       const void *config, size_t config_size, lattice_error *err);
+
 #endif
