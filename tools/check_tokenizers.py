@@ -8,6 +8,7 @@ strings of all sorts, and the lines of --texts. A difference is shrunk and print
 Needs tokenizers==0.23.3.
 """
 import argparse
+import base64
 import gzip
 import json
 import os
@@ -180,15 +181,12 @@ def charsmap(pairs):
         node[None] = text
     units, blob, used = [0] * (1 << 16), b"", {0}
     queue = [(trie, 0)]
-    free = 1
     while queue:
         node, at = queue.pop(0)
         labels = [0 if b is None else b for b in node]
-        while True:  # an offset under which every child's place is free; offsets are multiples of 256 here, for simplicity
-            base = free << 8
-            free += 1
-            if all((at ^ base ^ b) not in used for b in labels):
-                break
+        base = 1  # an offset under which every child's place is free
+        while any((at ^ base ^ b) in used for b in labels):
+            base += 1
         for b in labels:
             used.add(at ^ base ^ b)
         units[at] |= base << 10 if base < 1 << 21 else sys.exit("trie too large")
@@ -201,8 +199,7 @@ def charsmap(pairs):
             else:
                 units[place] = b
                 queue.append((child, place))
-    import base64
-    body = b"".join(u.to_bytes(4, "little") for u in units)
+    body = b"".join(u.to_bytes(4, "little") for u in units[:max(used) + 1])
     return base64.b64encode(len(body).to_bytes(4, "little") + body + blob).decode()
 
 
@@ -294,6 +291,33 @@ def component_tokenizers():
             yield f"pre-tokenizer {name}, bytes", make(one("NFKC"), q, raw, tokens["added"])
 
 
+GOLDEN = ["", " ", "Hello world! Hello  <s>x<w>y <w> the <l>  <r>  dup\n\n", " a\u0000b\t\u00e9e\u0301 \u00c5ng A\u030ang\r\n\u3000caf\u00e9 \u6771\u4eac ab\u0300\u0315\u05ae ",
+          "aaa b, don't I'LL we'\u017f 123 4\u0663\u2167 \u1e9b\u0323 \ufb01x \uac00\u11a8\u1112\u1161\u11ab \u0130\u03a3 ",
+          "\u0915\u094d\u0937 \u00a9\u200d\u00a9 \U0001f468\u200d\U0001f469 \u00ad\ufffd\u180e\u2028x\u2581y_ <r> <both> z\u0301\u0327"]
+
+
+def write_golden(path):
+    """What the library makes of a few texts with every component: the golden values of a unit test."""
+    models_, cases = [], []
+    for name, content in component_tokenizers():
+        if "unknown" in name:
+            continue
+        t = Tokenizer.from_str(json.dumps(content))
+        model = content["model"]
+        if model not in models_:
+            models_.append(model)
+        rows = []
+        for text in GOLDEN:
+            e = t.encode(text)
+            rows.append([e.ids, [x for o in byte_offsets(text, e.offsets) for x in o]])
+        cases.append({"name": name, "model": models_.index(model), "normalizer": content["normalizer"], "pre_tokenizer": content["pre_tokenizer"],
+                      "added_tokens": content["added_tokens"], "results": rows})
+    with open(path, "w", encoding="utf-8") as f:
+        f.write('{"made_with": "tokenizers %s",\n"texts": %s,\n"models": [\n' % (PINNED, json.dumps(GOLDEN)))
+        f.write(",\n".join(json.dumps(m, separators=(",", ":")) for m in models_) + '],\n"cases": [\n')
+        f.write(",\n".join(json.dumps(c, separators=(",", ":")) for c in cases) + "]}\n")
+
+
 def check_components(program, n, seed, show, only):
     bad = 0
     for name, content in component_tokenizers():
@@ -320,11 +344,14 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--components", type=int, default=0, metavar="N", help="also N generated strings for every component with its options")
     p.add_argument("--only", help="of the components, those with this in their name")
+    p.add_argument("--write-golden", metavar="FILE", help="write tests/fixtures/tokenizer-components.json")
     p.add_argument("--texts", help="JSON lines, maybe gzipped")
     p.add_argument("--show", type=int, default=5)
     a = p.parse_args()
     if tokenizers.__version__ != PINNED:
         sys.exit(f"tokenizers {PINNED} is needed, {tokenizers.__version__} found")
+    if a.write_golden:
+        write_golden(a.write_golden)
     bad = check_components(a.lattice, a.components, a.seed, a.show, a.only) if a.components else 0
     for folder in a.folders:
         t = load(folder)
