@@ -17,7 +17,7 @@ CTEST = ctest --output-on-failure -j $(JOBS)
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
-	@cmake --build build -j $(JOBS)
+	@cmake --build build -j $(JOBS) --target products
 
 build/build.ninja: CMakePresets.json
 	@cmake --preset release
@@ -35,7 +35,8 @@ demo: deps ## from a clean checkout to embeddings and similarities
 	@build/examples/similarity "$$(scripts/fetch-model --print-path)"
 
 check: deps ## unit and command-line tests, at most five minutes on two cores
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory build/build.ninja
+	@cmake --build build -j $(JOBS)
 	@$(MAKE) --no-print-directory model
 	@$(CTEST) --test-dir build
 
