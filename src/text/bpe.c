@@ -32,7 +32,7 @@ static inline lt_pair find_merge(const lt_bpe *bpe, uint32_t left, uint32_t righ
 /* Keeps at least 3/8 of the slots empty. */
 static bool reserve_merges(lt_bpe *bpe, const lattice_allocator *mem, size_t n)
 {
-    size_t slots = bpe->n_slots == 0 ? 256 : bpe->n_slots;
+    size_t slots = bpe->n_slots == 0 ? 64 : bpe->n_slots;
     while (slots / 8 * 5 < n) slots *= 2;
     if (slots == bpe->n_slots) return true;
     lt_merge *merges = lt_alloc_array(mem, slots, sizeof *merges);
@@ -64,98 +64,196 @@ static bool add_merge(lt_bpe *bpe, const lattice_allocator *mem, lt_merge merge)
     return true;
 }
 
-static lattice_status find_token(const lt_subword *model, lt_json *json, size_t index, lt_str spelling, uint32_t *id)
+/* Reading the list. A published one has hundreds of thousands of merges, and each looks up three spellings in tables larger than
+ * a core's cache. So merges go through a short queue: when one enters, the slots of its tokens are asked for; later what the
+ * slots point to; it is resolved when it leaves. The token a merge makes is nearly always the one after the last merge's. */
+
+#define QUEUE 16
+
+typedef struct listed {
+    lt_str left, right;
+    uint32_t left_hash, right_hash;
+} listed;
+
+typedef struct merges_reading {
+    lt_subword *model;
+    lt_json *json;
+    bool *unresolved; /* NULL: a merge that makes no token is an error */
+    lt_buf joined;
+    listed queue[QUEUE];
+    size_t entered, left;    /* merges that entered the queue, and that left it */
+    uint32_t last;           /* the token the last merge made */
+    lt_merge waiting[QUEUE]; /* resolved merges whose slots in the table of merges are on their way */
+    size_t n_waiting;        /* that ever waited; all but the last QUEUE are in the table */
+} merges_reading;
+
+static lattice_status find_token(const merges_reading *r, uint32_t hash, lt_str spelling, uint32_t *id)
 {
-    *id = lt_vocab_find(&model->vocab, spelling.data, spelling.len);
+    *id = lt_vocab_find_hashed(&r->model->vocab, hash, spelling.data, spelling.len);
     if (*id != LT_VOCAB_NO_ID) return LATTICE_OK;
-    return lt_json_fail(json, "merge %zu: token '%.*s' is not in the vocabulary", index, LT_STR_ARG(spelling));
+    return lt_json_fail(r->json, "merge %zu: token '%.*s' is not in the vocabulary", r->left, LT_STR_ARG(spelling));
 }
 
-/* The id of left‖right, the continuing prefix of the right one dropped. */
-static lattice_status find_merged(const lt_subword *model, lt_json *json, lt_buf *joined, size_t index, uint32_t left,
-                                  uint32_t right, const bool *unresolved, uint32_t *id)
+/* The id of left‖right, the continuing prefix of the right one dropped; LT_VOCAB_NO_ID where that may be settled later. */
+static lattice_status find_merged(merges_reading *r, lt_str left, lt_str right, uint32_t *id)
 {
-    lt_str a = lt_vocab_token(&model->vocab, left), b = lt_vocab_token(&model->vocab, right);
-    *id = LT_VOCAB_NO_ID;
-    if (b.len < model->prefix.len)
-        return lt_json_fail(json, "merge %zu: token '%.*s' is shorter than the continuing prefix", index, LT_STR_ARG(b));
-    uint8_t small[64];
-    size_t rest = b.len - model->prefix.len;
-    const void *spelling = small;
-    if (a.len + rest <= sizeof small) {
-        memcpy(small, a.data, a.len);
-        memcpy(small + a.len, b.data + model->prefix.len, rest);
-    } else {
-        lt_buf_clear(joined);
-        lt_buf_append(joined, a.data, a.len);
-        lt_buf_append(joined, b.data + model->prefix.len, rest);
-        if (joined->failed) return lt_no_memory(json->err, a.len + rest, "merges");
-        spelling = joined->data;
+    const lt_subword *model = r->model;
+    if (right.len < model->prefix.len)
+        return lt_json_fail(r->json, "merge %zu: token '%.*s' is shorter than the continuing prefix", r->left, LT_STR_ARG(right));
+    right.data += model->prefix.len;
+    right.len -= model->prefix.len;
+    lt_str next = lt_vocab_token(&model->vocab, r->last + 1);
+    if (next.data != NULL && next.len == left.len + right.len && memcmp(next.data, left.data, left.len) == 0 &&
+        memcmp(next.data + left.len, right.data, right.len) == 0) {
+        *id = r->last = r->last + 1;
+        return LATTICE_OK;
     }
-    *id = lt_vocab_find(&model->vocab, spelling, a.len + rest);
-    if (*id != LT_VOCAB_NO_ID || unresolved != NULL) return LATTICE_OK;
-    return lt_json_fail(json, "merge %zu: '%.*s' and '%.*s' make '%.*s', which is not in the vocabulary", index, LT_STR_ARG(a),
-                        LT_STR_ARG(b), (int)(a.len + rest > 200 ? 200 : a.len + rest), (const char *)spelling);
+    lt_buf_clear(&r->joined);
+    lt_buf_append(&r->joined, left.data, left.len);
+    lt_buf_append(&r->joined, right.data, right.len);
+    if (r->joined.failed) return lt_no_memory(r->json->err, left.len + right.len, "merges");
+    *id = lt_vocab_find(&model->vocab, r->joined.data, r->joined.len);
+    if (*id == LT_VOCAB_NO_ID && r->unresolved == NULL)
+        return lt_json_fail(r->json, "merge %zu makes '%.*s', which is not in the vocabulary", r->left,
+                            LT_STR_ARG(lt_buf_str(&r->joined)));
+    r->last = *id;
+    return LATTICE_OK;
 }
 
-/* "left right" */
-static lattice_status read_merge_string(const lt_subword *model, lt_json *json, size_t index, bool *skip, uint32_t *left,
-                                        uint32_t *right)
+static lattice_status add_listed(merges_reading *r, lt_str left, uint32_t left_id, lt_str right, uint32_t right_id)
+{
+    lt_merge merge = { .left = left_id, .right = right_id, .rank = (uint32_t)r->left };
+    LT_TRY(find_merged(r, left, right, &merge.id));
+    r->left++;
+    if (merge.id == LT_VOCAB_NO_ID) {
+        *r->unresolved = true;
+        return LATTICE_OK;
+    }
+    lt_bpe *bpe = &r->model->bpe;
+    lt_merge *place = &r->waiting[r->n_waiting % QUEUE];
+    if (r->n_waiting >= QUEUE && !add_merge(bpe, r->model->mem, *place))
+        return lt_no_memory(r->json->err, bpe->n_merges * sizeof merge, "merges");
+    *place = merge;
+    r->n_waiting++;
+    __builtin_prefetch(&bpe->merges[slot_of(bpe->shift, left_id, right_id)], 1);
+    return LATTICE_OK;
+}
+
+static lattice_status add_waiting(merges_reading *r)
+{
+    lt_bpe *bpe = &r->model->bpe;
+    for (size_t i = r->n_waiting < QUEUE ? 0 : r->n_waiting - QUEUE; i < r->n_waiting; i++) {
+        if (!add_merge(bpe, r->model->mem, r->waiting[i % QUEUE]))
+            return lt_no_memory(r->json->err, bpe->n_merges * sizeof(lt_merge), "merges");
+    }
+    return LATTICE_OK;
+}
+
+/* Resolves the merge at the head of the queue. */
+static lattice_status leave_queue(merges_reading *r)
+{
+    const listed *m = &r->queue[r->left % QUEUE];
+    uint32_t left, right;
+    LT_TRY(find_token(r, m->left_hash, m->left, &left));
+    LT_TRY(find_token(r, m->right_hash, m->right, &right));
+    return add_listed(r, m->left, left, m->right, right);
+}
+
+static lattice_status empty_queue(merges_reading *r)
+{
+    while (r->left < r->entered) LT_TRY(leave_queue(r));
+    return LATTICE_OK;
+}
+
+static lattice_status enter_queue(merges_reading *r, lt_str left, lt_str right)
+{
+    const lt_vocab *vocab = &r->model->vocab;
+    listed *m = &r->queue[r->entered % QUEUE];
+    *m = (listed){ left, right, lt_vocab_hash(left.data, left.len), lt_vocab_hash(right.data, right.len) };
+    lt_vocab_fetch_slot(vocab, m->left_hash);
+    lt_vocab_fetch_slot(vocab, m->right_hash);
+    if (r->entered >= r->left + QUEUE / 3) {
+        m = &r->queue[(r->entered - QUEUE / 3) % QUEUE];
+        lt_vocab_fetch_entry(vocab, m->left_hash);
+        lt_vocab_fetch_entry(vocab, m->right_hash);
+    }
+    if (r->entered >= r->left + 2 * QUEUE / 3) {
+        m = &r->queue[(r->entered - 2 * QUEUE / 3) % QUEUE];
+        lt_vocab_fetch_spelling(vocab, m->left_hash);
+        lt_vocab_fetch_spelling(vocab, m->right_hash);
+    }
+    r->entered++;
+    return r->entered - r->left == QUEUE ? leave_queue(r) : LATTICE_OK;
+}
+
+/* A string that is a slice of the text stays; one that was decoded gives way to the next. */
+static bool stays(const lt_json *json, lt_str s)
+{
+    return (uintptr_t)s.data >= (uintptr_t)json->text && (uintptr_t)s.data < (uintptr_t)(json->text + json->size);
+}
+
+static lattice_status read_right(lt_json *json, size_t index, lt_str *right)
+{
+    bool more;
+    LT_TRY(lt_json_next_element(json, &more));
+    if (!more) return lt_json_fail(json, "merge %zu is not a list of two tokens", index);
+    LT_TRY(lt_json_string(json, right));
+    LT_TRY(lt_json_next_element(json, &more));
+    return more ? lt_json_fail(json, "merge %zu is not a list of two tokens", index) : LATTICE_OK;
+}
+
+/* ["left", "right"] */
+static lattice_status read_pair(merges_reading *r)
+{
+    lt_json *json = r->json;
+    lt_str left, right;
+    bool more;
+    LT_TRY(lt_json_begin_array(json));
+    LT_TRY(lt_json_next_element(json, &more));
+    if (!more) return lt_json_fail(json, "merge %zu is not a list of two tokens", r->entered);
+    LT_TRY(lt_json_string(json, &left));
+    if (stays(json, left)) {
+        LT_TRY(read_right(json, r->entered, &right));
+        if (stays(json, right)) return enter_queue(r, left, right);
+    }
+    /* One of them was decoded: the queue is emptied, and left is known by its id before right takes its place. */
+    uint32_t left_id, right_id;
+    bool right_read = stays(json, left);
+    LT_TRY(empty_queue(r));
+    LT_TRY(find_token(r, lt_vocab_hash(left.data, left.len), left, &left_id));
+    if (!right_read) LT_TRY(read_right(json, r->entered, &right));
+    LT_TRY(find_token(r, lt_vocab_hash(right.data, right.len), right, &right_id));
+    r->entered++;
+    return add_listed(r, lt_vocab_token(&r->model->vocab, left_id), left_id, right, right_id);
+}
+
+/* "left right"; a "#version" line counts for nothing. */
+static lattice_status read_line(merges_reading *r)
 {
     lt_str both;
-    LT_TRY(lt_json_string(json, &both));
-    *skip = lt_str_starts(both, "#version");
-    if (*skip) return LATTICE_OK;
+    LT_TRY(lt_json_string(r->json, &both));
+    if (lt_str_starts(both, "#version")) return LATTICE_OK;
     const char *space = both.len > 0 ? memchr(both.data, ' ', both.len) : NULL;
     size_t at = space == NULL ? both.len : (size_t)(space - both.data);
     if (space == NULL || memchr(space + 1, ' ', both.len - at - 1) != NULL)
-        return lt_json_fail(json, "merge %zu: '%.*s' is not two tokens with a space between them", index, LT_STR_ARG(both));
-    LT_TRY(find_token(model, json, index, (lt_str){ both.data, at }, left));
-    return find_token(model, json, index, (lt_str){ space + 1, both.len - at - 1 }, right);
+        return lt_json_fail(r->json, "merge %zu: '%.*s' is not two tokens with a space between them", r->entered,
+                            LT_STR_ARG(both));
+    LT_TRY(enter_queue(r, (lt_str){ both.data, at }, (lt_str){ space + 1, both.len - at - 1 }));
+    return stays(r->json, both) ? LATTICE_OK : empty_queue(r);
 }
 
-/* ["left", "right"]; a string is looked up before the next one is read, which may take its place. */
-static lattice_status read_merge_pair(const lt_subword *model, lt_json *json, size_t index, uint32_t *left, uint32_t *right)
+static lattice_status read_list(merges_reading *r)
 {
-    lt_str token;
     bool more;
-    LT_TRY(lt_json_begin_array(json));
-    for (size_t i = 0;; i++) {
-        LT_TRY(lt_json_next_element(json, &more));
-        if (more != (i < 2)) return lt_json_fail(json, "merge %zu is not a list of two tokens", index);
-        if (!more) return LATTICE_OK;
-        LT_TRY(lt_json_string(json, &token));
-        LT_TRY(find_token(model, json, index, token, i == 0 ? left : right));
+    LT_TRY(lt_json_begin_array(r->json));
+    for (;;) {
+        LT_TRY(lt_json_next_element(r->json, &more));
+        if (!more) break;
+        if (r->entered >= NONE) return lt_json_fail(r->json, "too many merges");
+        LT_TRY(lt_json_peek(r->json) == LT_JSON_STRING ? read_line(r) : read_pair(r));
     }
-}
-
-static lattice_status read_merges(lt_subword *model, lt_json *json, bool *unresolved, lt_buf *joined)
-{
-    lt_bpe *bpe = &model->bpe;
-    bool more;
-    LT_TRY(lt_json_begin_array(json));
-    for (size_t rank = 0;; rank++) {
-        LT_TRY(lt_json_next_element(json, &more));
-        if (!more) return LATTICE_OK;
-        if (rank >= NONE) return lt_json_fail(json, "too many merges");
-        lt_merge merge = { .rank = (uint32_t)rank };
-        bool skip = false;
-        if (lt_json_peek(json) == LT_JSON_STRING) {
-            LT_TRY(read_merge_string(model, json, rank, &skip, &merge.left, &merge.right));
-        } else {
-            LT_TRY(read_merge_pair(model, json, rank, &merge.left, &merge.right));
-        }
-        if (skip) {
-            rank--; /* a "#version" line has no rank */
-            continue;
-        }
-        LT_TRY(find_merged(model, json, joined, rank, merge.left, merge.right, unresolved, &merge.id));
-        if (merge.id == LT_VOCAB_NO_ID) {
-            *unresolved = true;
-            continue;
-        }
-        if (!add_merge(bpe, model->mem, merge)) return lt_no_memory(json->err, bpe->n_merges * sizeof merge, "merges");
-    }
+    LT_TRY(empty_queue(r));
+    return add_waiting(r);
 }
 
 lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, bool *unresolved, lattice_error *err)
@@ -166,10 +264,10 @@ lattice_status lt_bpe_read_merges(lt_subword *model, lt_json *json, bool *unreso
     bpe->n_slots = bpe->n_merges = 0;
     /* Published vocabularies have about as many merges as tokens. */
     if (!reserve_merges(bpe, model->mem, model->vocab.n)) return lt_no_memory(err, model->vocab.n * sizeof(lt_merge), "merges");
-    lt_buf joined;
-    lt_buf_init(&joined, model->mem);
-    lattice_status status = read_merges(model, json, unresolved, &joined);
-    lt_buf_free(&joined);
+    merges_reading r = { .model = model, .json = json, .unresolved = unresolved, .last = LT_VOCAB_NO_ID };
+    lt_buf_init(&r.joined, model->mem);
+    lattice_status status = read_list(&r);
+    lt_buf_free(&r.joined);
     return status;
 }
 

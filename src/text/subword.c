@@ -57,7 +57,7 @@ static lattice_status read_vocab_object(reading *r)
         LT_TRY(lt_json_next_member(r->json, &spelling, &more));
         if (!more) return LATTICE_OK;
         LT_TRY(lt_json_uint32(r->json, &id));
-        LT_TRY(lt_vocab_add(&r->model->vocab, r->json->name, spelling, id, LT_VOCAB_TWICE_REFUSED, r->json->err));
+        LT_TRY(lt_vocab_add(&r->model->vocab, r->json->name, spelling, id, r->json->err));
     }
 }
 
@@ -78,7 +78,7 @@ static lattice_status read_vocab_list(reading *r)
         LT_TRY(lt_json_next_element(json, &more));
         if (!more) return lt_json_fail(json, "token %u of the vocabulary is not a pair of spelling and score", id);
         LT_TRY(lt_json_string(json, &spelling));
-        LT_TRY(lt_vocab_add(&model->vocab, json->name, spelling, id, LT_VOCAB_TWICE_LATER_WINS, json->err));
+        LT_TRY(lt_vocab_add(&model->vocab, json->name, spelling, id, json->err));
         LT_TRY(lt_json_next_element(json, &more));
         if (!more) return lt_json_fail(json, "token %u of the vocabulary has no score", id);
         LT_TRY(lt_json_double(json, &score));
@@ -95,8 +95,13 @@ static lattice_status read_vocab(reading *r)
 {
     r->has_vocab = true;
     switch (lt_json_peek(r->json)) {
-    case LT_JSON_OBJECT: return read_vocab_object(r);
-    case LT_JSON_ARRAY: r->is_list = true; return read_vocab_list(r);
+    case LT_JSON_OBJECT:
+        LT_TRY(read_vocab_object(r));
+        return lt_vocab_index(&r->model->vocab, r->json->name, LT_VOCAB_TWICE_REFUSED, r->json->err);
+    case LT_JSON_ARRAY:
+        r->is_list = true;
+        LT_TRY(read_vocab_list(r));
+        return lt_vocab_index(&r->model->vocab, r->json->name, LT_VOCAB_TWICE_LATER_WINS, r->json->err);
     default: return lt_json_fail(r->json, "the model's vocab is neither an object nor a list");
     }
 }
@@ -260,7 +265,6 @@ lattice_status lt_subword_read(const lattice_allocator *mem, lt_json *json, lt_s
         lt_subword_free(r.model);
         return status;
     }
-    lt_vocab_finish(&r.model->vocab);
     *model = r.model;
     return LATTICE_OK;
 }
@@ -274,8 +278,7 @@ static lattice_status read_lines(lt_subword *model, const uint8_t *text, size_t 
     for (size_t begin = 0; begin < size; id++) {
         size_t end = begin;
         while (end < size && text[end] != '\n' && text[end] != '\r') end++;
-        LT_TRY(lt_vocab_add(&model->vocab, model->name, (lt_str){ (const char *)text + begin, end - begin }, id,
-                            LT_VOCAB_TWICE_LATER_WINS, err));
+        LT_TRY(lt_vocab_add(&model->vocab, model->name, (lt_str){ (const char *)text + begin, end - begin }, id, err));
         begin = end + 1 < size && text[end] == '\r' && text[end + 1] == '\n' ? end + 2 : end + 1;
     }
     return LATTICE_OK;
@@ -291,11 +294,11 @@ lattice_status lt_subword_read_vocab_txt(const lattice_allocator *mem, const cha
     model->prefix = LT_STR("##");
     model->unk_token = LT_STR("[UNK]");
     lattice_status status = read_lines(model, text, size, err);
+    if (status == LATTICE_OK) status = lt_vocab_index(&model->vocab, path, LT_VOCAB_TWICE_LATER_WINS, err);
     if (status != LATTICE_OK) {
         lt_subword_free(model);
         return status;
     }
-    lt_vocab_finish(&model->vocab);
     find_unk_token(model);
     *out = model;
     return LATTICE_OK;

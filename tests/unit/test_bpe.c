@@ -229,6 +229,12 @@ static void bpe_reads_its_members_in_any_order(void **state)
     CHECK_MODEL("{'type': 'BPE', 'vocab': {'a': 0, '##b': 1, 'a##b': 2, 'ab': 3}, 'merges': [['a', '##b']],"
                 "'continuing_subword_prefix': '##'}",
                 false, { WORD("ab", "3:0:2") });
+    /* Spellings that have to be decoded, which give way to the next string. */
+    CHECK_MODEL("{'type': 'BPE', 'vocab': {'a': 0, '\\u0062': 1, 'ab': 2, 'aba': 3}, 'merges': [['\\u0061', '\\u0062'], ['ab', "
+                "'\\u0061']]}",
+                false, { WORD("aba", "3:0:3") });
+    CHECK_MODEL("{'type': 'BPE', 'vocab': {'a': 0, 'b': 1, 'ab': 2, 'aba': 3}, 'merges': ['\\u0061 b', '\\u0061b a']}", false,
+                { WORD("aba", "3:0:3") });
     /* Old files have no type. */
     CHECK_MODEL("{'vocab': {'a': 0, 'b': 1, 'ab': 2}, 'merges': ['a b']}", false, { WORD("ab", "2:0:2") });
 }
@@ -307,6 +313,8 @@ static void bpe_refuses_malformed_models(void **state)
     refuse_model("{'type': 'BPE', 'vocab': {'a': 0, 'aa': 1}, 'merges': [['a', 'a'], ['a']]}", LATTICE_ERR_FORMAT, "merge 1");
     refuse_model("{'type': 'BPE', 'vocab': {'a': 0, 'aa': 1}, 'merges': [['a', 'a', 'a']]}", LATTICE_ERR_FORMAT, "merge 0");
     refuse_model("{'type': 'BPE', 'vocab': {'a': 0}, 'merges': [1]}", LATTICE_ERR_FORMAT, "");
+    refuse_model("{'type': 'BPE', 'vocab': {}, 'merges': [['a', 'b']]}", LATTICE_ERR_FORMAT, "'a' is not in the vocabulary");
+    refuse_model("{'type': 'BPE', 'vocab': {}, 'merges': ['a b']}", LATTICE_ERR_FORMAT, "'a' is not in the vocabulary");
     refuse_model("{'type': 'BPE', 'vocab': {'a': 0}, 'merges': {}}", LATTICE_ERR_FORMAT, "not a list");
     refuse_model("{'type': 'BPE', 'merges': {}, 'vocab': {'a': 0}}", LATTICE_ERR_FORMAT, "not a list");
     refuse_model("{'type': 'BPE', 'continuing_subword_prefix': '##', 'vocab': {'a': 0, 'b': 1}, 'merges': [['a', 'b']]}",
