@@ -2,6 +2,7 @@
 #include "text/stream.h"
 
 #include "base/utf8.h"
+#include "text/tokenizer_parts.h"
 
 /* Tokens that may wait for a character to become whole. No character needs more than four; a stream of nothing but invalid
  * bytes is let through in pieces of this many rather than held for ever. */
@@ -10,6 +11,8 @@
 struct lt_stream {
     const lattice_allocator *mem;
     const lt_decoder *decoder;
+    const lt_tokenizer *tokenizer; /* NULL: tokens come by their spelling only */
+    bool skip_special;
     lt_buf bytes; /* byte decoder: what is held back. Else: the spellings of the window, one after the other */
     lt_str *tokens;
     size_t *ends;
@@ -28,6 +31,14 @@ lattice_status lt_stream_create(const lattice_allocator *mem, const lt_decoder *
     lt_buf_init(&stream->before, mem);
     lt_buf_init(&stream->text, mem);
     *out = stream;
+    return LATTICE_OK;
+}
+
+lattice_status lt_stream_create_for(const lt_tokenizer *tokenizer, bool skip_special, lt_stream **out, lattice_error *err)
+{
+    LT_TRY(lt_stream_create(tokenizer->mem, tokenizer->decoder, out, err));
+    (*out)->tokenizer = tokenizer;
+    (*out)->skip_special = skip_special;
     return LATTICE_OK;
 }
 
@@ -117,6 +128,17 @@ lattice_status lt_stream_push(lt_stream *stream, lt_str token, lt_buf *out, latt
 {
     if (token.len == 0) return LATTICE_OK;
     return lt_decoder_is_bytes(stream->decoder) ? push_bytes(stream, token, out, err) : push_window(stream, token, out, err);
+}
+
+lattice_status lt_stream_push_id(lt_stream *stream, uint32_t id, lt_buf *out, lattice_error *err)
+{
+    lt_str token = lt_tokenizer_token(stream->tokenizer, id);
+    if (token.data == NULL) return LATTICE_OK;
+    if (stream->skip_special) {
+        const lt_added_token *added = lt_added_by_content(stream->tokenizer->added, token);
+        if (added != NULL && added->special) return LATTICE_OK;
+    }
+    return lt_stream_push(stream, token, out, err);
 }
 
 lattice_status lt_stream_flush(lt_stream *stream, lt_buf *out, lattice_error *err)

@@ -1,6 +1,7 @@
 /* Streaming detokenisation: what comes out when, and that it adds up to the text decoded at once. */
 #include "support.h"
 
+#include "base/utf8.h"
 #include "text/stream.h"
 
 #define BYTE_LEVEL "{'type': 'ByteLevel', 'add_prefix_space': true, 'trim_offsets': true}"
@@ -128,6 +129,58 @@ static void an_endless_run_of_invalid_bytes_is_let_through(void **state)
     lt_decoder_free(decoder);
 }
 
+/* The pieces are whole characters and add up to the text decoded at once. */
+static void check_folder(const char *folder, const char *text, bool skip_special)
+{
+    lattice_error err;
+    lt_tokenizer *tokenizer;
+    lt_scratch *scratch;
+    lt_stream *stream;
+    lt_tokens tokens;
+    lt_buf at_once, joined;
+    const lt_encode_options options = { .add_special = true };
+    lt_tokens_init(&tokens, &lt_malloc_allocator);
+    lt_buf_init(&at_once, &lt_malloc_allocator);
+    lt_buf_init(&joined, &lt_malloc_allocator);
+    assert_ok_err(lt_tokenizer_open(&lt_malloc_allocator, folder, &tokenizer, &err), &err);
+    assert_ok_err(lt_scratch_create(tokenizer, &scratch, &err), &err);
+    assert_ok_err(lt_tokenizer_encode(tokenizer, scratch, lt_str_of(text), NULL, &options, &tokens, &err), &err);
+    assert_ok_err(lt_tokenizer_decode(tokenizer, tokens.ids, tokens.n, skip_special, &at_once, &err), &err);
+    assert_ok_err(lt_stream_create_for(tokenizer, skip_special, &stream, &err), &err);
+    size_t pieces = 0;
+    for (size_t i = 0; i < tokens.n; i++) {
+        size_t before = joined.len;
+        assert_ok_err(lt_stream_push_id(stream, tokens.ids[i], &joined, &err), &err);
+        size_t n = joined.len - before;
+        assert_int_equal(lt_utf8_valid_prefix((const uint8_t *)joined.data + before, n), n);
+        pieces += n > 0;
+    }
+    assert_ok_err(lt_stream_push_id(stream, 0xFFFFFF, &joined, &err), &err); /* no such token */
+    assert_ok_err(lt_stream_flush(stream, &joined, &err), &err);
+    assert_true(pieces > 3);
+    assert_string_equal(joined.data, at_once.data);
+    assert_non_null(strstr(joined.data, "naive"));
+    lt_buf_free(&at_once);
+    lt_buf_free(&joined);
+    lt_tokens_free(&tokens);
+    lt_stream_free(stream);
+    lt_scratch_free(scratch);
+    lt_tokenizer_close(tokenizer);
+}
+
+static void ids_stream_into_the_text_that_they_decode_to(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "Hi \xF0\x9F\x98\x80\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB<|im_end|> naive, \xE4\xB8\xAD\xE6\x96\x87 end.";
+    static const char *const folders[] = { FIXTURE("qwen3-embedding"), FIXTURE("roberta-max"), FIXTURE("bert-cls"),
+                                           FIXTURE("xlmr-mean"), FIXTURE("bert-mean-f16") };
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        check_folder(folders[i], text, false);
+        check_folder(folders[i], text, true);
+    }
+}
+
 static void every_failed_allocation_is_reported(void **state)
 {
     (void)state;
@@ -166,6 +219,7 @@ int main(void)
         cmocka_unit_test(a_replacement_character_in_the_text_waits_for_its_neighbour_only),
         cmocka_unit_test(tokens_without_text_change_nothing),
         cmocka_unit_test(an_endless_run_of_invalid_bytes_is_let_through),
+        cmocka_unit_test(ids_stream_into_the_text_that_they_decode_to),
         cmocka_unit_test(every_failed_allocation_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
