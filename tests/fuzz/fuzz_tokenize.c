@@ -1,5 +1,5 @@
 /* Any bytes through the fixtures' tokenizers: spans lie inside the text and do not run backwards beyond a neighbour's, ids are in
- * the vocabulary, and a limit gives the beginning of what no limit gives. LATTICE_FUZZ_FIXTURES names the fixtures' folder. */
+ * the vocabulary, and a limit gives the beginning of what no limit gives. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,11 +14,10 @@ static lt_scratch *scratches[N];
 
 static void open_all(void)
 {
-    const char *folder = getenv("LATTICE_FUZZ_FIXTURES");
     for (int k = 0; k < N; k++) {
         char path[1024];
         lattice_error err;
-        snprintf(path, sizeof path, "%s/%s", folder ? folder : "tests/fixtures", names[k]);
+        snprintf(path, sizeof path, LT_FIXTURES "/%s", names[k]);
         if (lt_tokenizer_open(&lt_malloc_allocator, path, &tokenizers[k], &err) != LATTICE_OK ||
             lt_scratch_create(tokenizers[k], &scratches[k], &err) != LATTICE_OK) {
             fprintf(stderr, "%s\n", err.message);
