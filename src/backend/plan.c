@@ -1,6 +1,7 @@
 /* Recording, checking and printing of plans.
  *
- * A plan is single-assignment: every value is written by one operation and read by later ones. lt_plan_check proves that, and
+ * A plan is single-assignment but for q and k, which may be rotated, and q replaced, in place: every value is written by one
+ * operation and read by later ones. lt_plan_check proves that, and
  * that every shape fits, so that a backend can trust whatever it compiles. */
 #include "backend/plan.h"
 
@@ -151,7 +152,9 @@ static lattice_status check_attention(const check *c, size_t width)
         return wrong(c, "heads do not divide into groups");
     }
     size_t total;
-    if (!lt_mul(op->n_heads, op->head_dim, &total) || total != width) return wrong(c, "the output is not as wide as the heads");
+    if (!lt_mul(op->n_heads, op->head_dim, &total) || (total != width && op->out[0] != op->in[0].value)) {
+        return wrong(c, "the output is not as wide as the heads");
+    }
     for (int i = 0; i < 3; i++) {
         size_t span;
         if (!lt_mul(heads[i] - 1, op->in[i].head_stride, &span) || !lt_add(span, op->head_dim, &span)) {
@@ -263,7 +266,7 @@ static lattice_status check_range(check *c, int *writer, size_t begin, size_t en
             int out = op->out[k];
             if (out == LT_NONE) continue;
             if (out < 0 || (size_t)out >= plan->n_values) return wrong(c, "an output is no value");
-            bool in_place = op->code == LT_OP_QK_NORM_ROPE;
+            bool in_place = (op->code == LT_OP_QK_NORM_ROPE || op->code == LT_OP_ATTENTION) && out == op->in[0].value;
             if (writer[out] != LT_NONE && !in_place) return wrong(c, "an output was written before");
             writer[out] = (int)i;
         }

@@ -26,7 +26,8 @@
                                       glu: W is gate over up [2 out, in], no b: out0 = act(in0 gate^T) * (in0 up^T) + in1 */ \
     X(QK_NORM_ROPE, ROW, "qk_norm_rope") /* in place, per head: in0 = rope(rms(in0) w0), in1 = rope(rms(in1) w1);  in0 q and    \
                                             in1 k are views of out0, w0 and w1 gains [head_dim] */                      \
-    X(ATTENTION, SEQ, "attention") /* out0 = softmax(scale in0 in1^T) in2 per sequence and head: q, k, v views */          \
+    X(ATTENTION, SEQ, "attention") /* out0 = softmax(scale in0 in1^T) in2 per sequence and head: q, k, v views;            \
+                                      out0 of in0's value: in the place of q */                                         \
     X(SELECT, ROW, "select")       /* out0[i] = in0[out_rows[i]];  TOKENS -> OUT */                                        \
     X(POOL, SEQ, "pool")           /* out0 = poolings of each sequence's rows, concatenated;  TOKENS -> SEQS */
 

@@ -82,7 +82,8 @@ static lattice_status query_key_value(recorder *r, size_t layer, int h, int *qkv
     return LATTICE_OK;
 }
 
-static int self_attention(recorder *r, int qkv)
+/* softmax(q kᵀ / √hd, causal) v, in the place of q. */
+static void self_attention(recorder *r, int qkv)
 {
     const lt_config *c = r->config;
     lt_op op = lt_op_new(LT_OP_ATTENTION);
@@ -93,9 +94,8 @@ static int self_attention(recorder *r, int qkv)
     op.head_dim = c->head_dim;
     op.scale = (float)(1.0 / sqrt((double)c->head_dim));
     op.causal = true;
-    op.out[0] = lt_plan_value(r->plan, LT_ROWS_TOKENS, r->q_dim, "attention");
+    op.out[0] = qkv;
     lt_plan_op(r->plan, op);
-    return op.out[0];
 }
 
 /* out = in Wᵀ (+ b) + residual, W "{stem}.weight" [H, in_width] */
@@ -144,9 +144,9 @@ static lattice_status decoder_layer(recorder *r, size_t layer, int *x)
     snprintf(name, NAME, "layers.%zu.input_layernorm.weight", layer);
     LT_TRY(rms_norm(r, name, *x, 0, &h));
     LT_TRY(query_key_value(r, layer, h, &qkv));
-    int attention = self_attention(r, qkv);
+    self_attention(r, qkv);
     snprintf(name, NAME, "layers.%zu.self_attn.o_proj", layer);
-    LT_TRY(project(r, name, attention, r->q_dim, c->attention_bias, *x, 0, x));
+    LT_TRY(project(r, name, qkv, r->q_dim, c->attention_bias, *x, 0, x));
     snprintf(name, NAME, "layers.%zu.post_attention_layernorm.weight", layer);
     LT_TRY(rms_norm(r, name, *x, 0, &h));
     LT_TRY(gate_up(r, layer, h, &intermediate));

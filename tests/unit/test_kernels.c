@@ -215,13 +215,13 @@ static void pack_panel_transposes_and_pads_with_zeros(void **state)
 typedef struct linear_case {
     size_t m, k, n;
     lt_activation activation;
-    bool bias, residual, in_place;
+    bool bias, residual, in_place, gate; /* in_place: of the gate, else of the residual */
     size_t offset, gap;
 } linear_case;
 
 /* Packs w [n, k] and runs the case. */
 static void run_linear(const lt_kernels *set, const linear_case *c, const float *x, const float *w, const float *bias,
-                       const float *residual, float *y)
+                       const float *gate, const float *residual, float *y)
 {
     const size_t panels = (c->n + set->nr - 1) / set->nr, ldx = c->k + c->gap, ldy = c->n + c->gap;
     buffer packed = buffer_new(panels * set->nr * c->k, 0);
@@ -239,6 +239,8 @@ static void run_linear(const lt_kernels *set, const linear_case *c, const float 
                     .panel_end = panels,
                     .bias = bias,
                     .activation = c->activation,
+                    .gate = gate,
+                    .ldg = ldy,
                     .residual = residual,
                     .ldr = ldy,
                     .y = y,
@@ -254,11 +256,13 @@ static void check_linear_case(const lt_kernels *set, const linear_case *c)
     buffer x = buffer_random(c->m * ldx, c->offset, 1), w = buffer_random(c->n * c->k, 0, 1);
     buffer bias = buffer_random(c->n, c->offset, 1), residual = buffer_random(c->m * ldy, c->offset, 1);
     buffer y = buffer_new(c->m * ldy - c->gap, c->offset), y_scalar = buffer_new(c->m * ldy - c->gap, 0);
+    buffer factor = buffer_random(c->m * ldy, c->offset, 1);
+    const float *gate = c->gate ? factor.at : NULL, *added = c->residual ? residual.at : NULL, *b = c->bias ? bias.at : NULL;
     if (c->in_place) {
-        for (size_t i = 0; i < c->m; i++) memcpy(y.at + i * ldy, residual.at + i * ldy, c->n * sizeof(float));
+        for (size_t i = 0; i < c->m; i++) memcpy(y.at + i * ldy, (c->gate ? gate : added) + i * ldy, c->n * sizeof(float));
     }
-    run_linear(set, c, x.at, w.at, c->bias ? bias.at : NULL, c->in_place ? y.at : c->residual ? residual.at : NULL, y.at);
-    run_linear(lt_kernels_find("scalar"), c, x.at, w.at, c->bias ? bias.at : NULL, c->residual ? residual.at : NULL, y_scalar.at);
+    run_linear(set, c, x.at, w.at, b, c->in_place && c->gate ? y.at : gate, c->in_place && !c->gate ? y.at : added, y.at);
+    run_linear(lt_kernels_find("scalar"), c, x.at, w.at, b, gate, added, y_scalar.at);
     for (size_t i = 0; i < c->m; i++) {
         for (size_t j = 0; j < c->n; j++) {
             double sum = 0, size = 0;
@@ -267,7 +271,8 @@ static void check_linear_case(const lt_kernels *set, const linear_case *c)
                 sum += product, size += fabs(product);
             }
             if (c->bias) sum += (double)bias.at[j];
-            double want = activation_reference(sum, c->activation) + (c->residual ? (double)residual.at[i * ldy + j] : 0);
+            double want = activation_reference(sum, c->activation) * (gate ? (double)gate[i * ldy + j] : 1);
+            if (added) want += (double)added[i * ldy + j];
             double tolerance = 3e-7 * (2 + fabs(sum) + size);
             check_close(y.at[i * ldy + j], want, tolerance, set->isa, "linear", i * c->n + j);
             check_close(y.at[i * ldy + j], (double)y_scalar.at[i * ldy + j], 2 * tolerance, set->isa, "linear by scalar",
@@ -276,6 +281,7 @@ static void check_linear_case(const lt_kernels *set, const linear_case *c)
     }
     check_gaps(y, ldy, c->m, c->n);
     buffer_free(x), buffer_free(w), buffer_free(bias), buffer_free(residual), buffer_free(y), buffer_free(y_scalar);
+    buffer_free(factor);
 }
 
 static void check_linear(const lt_kernels *set)
@@ -292,6 +298,7 @@ static void check_linear(const lt_kernels *set)
                               .bias = i % 2,
                               .residual = i % 3 > 0,
                               .in_place = i % 3 == 2,
+                              .gate = i % 5 > 2,
                               .offset = i % 5,
                               .gap = i % 4 * 3 };
             check_linear_case(set, &c);
@@ -310,7 +317,7 @@ static void check_linear(const lt_kernels *set)
     }
 }
 
-static void linear_multiplies_adds_bias_activates_and_adds_residual(void **state)
+static void linear_multiplies_adds_bias_activates_gates_and_adds_residual(void **state)
 {
     (void)state;
     each_set(check_linear);
@@ -592,6 +599,73 @@ static void norm_is_layer_norm_with_bias_and_rms_norm_without(void **state)
 
 /* ---- elementwise ---- */
 
+/* ---- q and k ---- */
+
+typedef struct rope_case {
+    size_t m, n_heads, head_dim, rotary_dim, offset, gap;
+} rope_case;
+
+/* Every head of every row against the formula; the values between the heads stay as they are. */
+static void check_rope_case(const lt_kernels *set, const rope_case *c)
+{
+    enum { POSITIONS = 9 };
+    const size_t d = c->head_dim, r = c->rotary_dim / 2, stride = d + c->gap, ld = c->n_heads * stride + c->gap;
+    buffer x = buffer_random(c->m * ld, c->offset, 3), before = buffer_new(c->m * ld, 0), gain = buffer_random(d, 0, 1);
+    buffer cosine = buffer_random(POSITIONS * r, 0, 1), sine = buffer_random(POSITIONS * r, 0, 1);
+    memcpy(before.at, x.at, c->m * ld * sizeof(float));
+    uint32_t *positions = malloc(c->m * sizeof *positions);
+    for (size_t t = 0; t < c->m; t++) positions[t] = (uint32_t)(7 * t % POSITIONS);
+    lt_norm_rope a = { .x = x.at,
+                       .ldx = ld,
+                       .head_stride = stride,
+                       .m = c->m,
+                       .n_heads = c->n_heads,
+                       .head_dim = d,
+                       .rotary_dim = c->rotary_dim,
+                       .gain = gain.at,
+                       .eps = 1e-2f,
+                       .cos = cosine.at,
+                       .sin = sine.at,
+                       .positions = positions };
+    set->norm_rope(&a);
+    for (size_t i = 0; i < c->m * ld; i++) {
+        const size_t t = i / ld, head = i % ld / stride, j = i % ld % stride;
+        if (head >= c->n_heads || j >= d) {
+            check_equal(x.at + i, before.at + i, 1, set->isa, "beside a head");
+            continue;
+        }
+        const float *h = before.at + t * ld + head * stride;
+        double squares = 0;
+        for (size_t k = 0; k < d; k++) squares += (double)h[k] * (double)h[k];
+        const double inverse = 1 / sqrt(squares / (double)d + (double)a.eps);
+        double want = (double)h[j] * inverse * (double)gain.at[j];
+        if (j < 2 * r) {
+            const size_t pair = j < r ? j : j - r, angle = positions[t] * r + pair, other = j < r ? j + r : j - r;
+            const double partner = (double)h[other] * inverse * (double)gain.at[other];
+            want = want * (double)cosine.at[angle] + (j < r ? -partner : partner) * (double)sine.at[angle];
+        }
+        check_close(x.at[i], want, 3e-6, set->isa, "norm_rope", i);
+    }
+    buffer_check(x);
+    free(positions);
+    buffer_free(x), buffer_free(before), buffer_free(gain), buffer_free(cosine), buffer_free(sine);
+}
+
+static void check_rope(const lt_kernels *set)
+{
+    static const rope_case cases[] = {
+        { 1, 1, 128, 128, 0, 0 }, { 5, 4, 80, 80, 1, 3 },  { 3, 2, 32, 32, 0, 0 }, { 2, 3, 64, 16, 3, 1 },
+        { 4, 1, 66, 66, 1, 0 },   { 3, 2, 256, 64, 0, 7 }, { 2, 1, 2, 2, 1, 1 },   { 2, 2, 7, 4, 0, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_rope_case(set, &cases[i]);
+}
+
+static void norm_rope_normalises_each_head_and_rotates_half_split_pairs(void **state)
+{
+    (void)state;
+    each_set(check_rope);
+}
+
 static void check_activate(const lt_kernels *set)
 {
     enum { N = 4001 };
@@ -759,11 +833,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sets_are_found_by_name_and_scalar_is_last),
         cmocka_unit_test(pack_panel_transposes_and_pads_with_zeros),
-        cmocka_unit_test(linear_multiplies_adds_bias_activates_and_adds_residual),
+        cmocka_unit_test(linear_multiplies_adds_bias_activates_gates_and_adds_residual),
         cmocka_unit_test(linear_rows_do_not_depend_on_rows_or_panels_together),
         cmocka_unit_test(attention_is_softmax_of_scores_times_values_whatever_the_tile),
         cmocka_unit_test(attention_carries_nan_only_to_queries_that_see_it),
         cmocka_unit_test(norm_is_layer_norm_with_bias_and_rms_norm_without),
+        cmocka_unit_test(norm_rope_normalises_each_head_and_rotates_half_split_pairs),
         cmocka_unit_test(activations_follow_their_formulas_and_keep_nan),
         cmocka_unit_test(convert_and_accumulate_read_every_stored_float_exactly),
         cmocka_unit_test(pools_go_down_the_columns_and_max_keeps_nan),

@@ -7,12 +7,17 @@
 static lt_tensor matrix = { .dtype = LT_F32, .rank = 2, .shape = { 6, 4 }, .n_elements = 24, .name = { "w", 1 } };
 static lt_tensor table = { .dtype = LT_F32, .rank = 2, .shape = { 10, 4 }, .n_elements = 40, .name = { "e", 1 } };
 static lt_tensor gain = { .dtype = LT_F32, .rank = 1, .shape = { 4 }, .n_elements = 4, .name = { "g", 1 } };
+static lt_tensor pair = { .dtype = LT_F32, .rank = 1, .shape = { 2 }, .n_elements = 2, .name = { "p", 1 } };
 static char somewhere;
 #define CHECKPOINT ((lt_checkpoint *)&somewhere)
 
 static int add_weight(lt_plan *plan, const lt_tensor *tensor, size_t rows, size_t cols)
 {
-    lt_weight w = { .rows = rows, .cols = cols, .n_segments = 1, .segments = { { CHECKPOINT, tensor } }, .dtype = tensor->dtype };
+    lt_weight w = { .rows = rows,
+                    .cols = cols,
+                    .n_segments = 1,
+                    .segments = { { .checkpoint = CHECKPOINT, .tensor = tensor } },
+                    .dtype = tensor->dtype };
     return lt_plan_weight(plan, &w);
 }
 
@@ -124,6 +129,177 @@ static void print_shows_one_line_an_op(void **state)
     assert_non_null(strstr(text.data, "tail pooled:\n  4  %4:pooled[seqs,4] = pool(%1:x[tokens,4]) pooling=4\n"));
     lt_buf_free(&text);
     lt_plan_free(&plan);
+}
+
+/* e = embed; qkv = e Wᵀ [6], q and k rotated and attention in the place of q; x = act(e gateᵀ) ⊙ e upᵀ [3]; tail: rows 2 and 5 of
+ * the table as an output matrix. */
+enum { ROPE = 2, GLU = 4, D_BODY };
+
+static void decoder_plan(lt_plan *plan)
+{
+    lt_plan_init(plan, &lt_malloc_allocator);
+    int w_table = add_weight(plan, &table, 10, 4), w = add_weight(plan, &matrix, 6, 4), w_gain = add_weight(plan, &pair, 2, 1);
+    int e = lt_plan_value(plan, LT_ROWS_TOKENS, 4, "e"), qkv = lt_plan_value(plan, LT_ROWS_TOKENS, 6, "qkv");
+    lt_op op = lt_op_new(LT_OP_EMBED);
+    op.weight[0] = w_table;
+    op.out[0] = e;
+    lt_plan_op(plan, op);
+    op = lt_op_new(LT_OP_LINEAR);
+    op.in[0] = lt_all(e);
+    op.weight[0] = w;
+    op.out[0] = qkv;
+    lt_plan_op(plan, op);
+    op = lt_op_new(LT_OP_QK_NORM_ROPE);
+    op.in[0] = lt_all(qkv);
+    op.in[1] = (lt_operand){ .value = qkv, .column = 2 };
+    op.weight[0] = op.weight[1] = w_gain;
+    op.out[0] = qkv;
+    op.n_heads = op.n_kv_heads = 1;
+    op.head_dim = op.rotary_dim = 2;
+    op.rope_theta = 100;
+    op.max_positions = 50;
+    lt_plan_op(plan, op);
+    op = lt_op_new(LT_OP_ATTENTION);
+    for (size_t i = 0; i < 3; i++) op.in[i] = (lt_operand){ .value = qkv, .column = 2 * i, .head_stride = 2 };
+    op.n_heads = op.n_kv_heads = 1;
+    op.head_dim = 2;
+    op.out[0] = qkv;
+    lt_plan_op(plan, op);
+    op = lt_op_new(LT_OP_LINEAR);
+    op.in[0] = lt_all(e);
+    op.weight[0] = w;
+    op.glu = true;
+    op.out[0] = lt_plan_value(plan, LT_ROWS_TOKENS, 3, "x");
+    lt_plan_op(plan, op);
+    lt_plan_end_body(plan, e);
+    op = lt_op_new(LT_OP_SELECT);
+    op.in[0] = lt_all(e);
+    op.out[0] = lt_plan_value(plan, LT_ROWS_OUT, 4, "selected");
+    lt_plan_op(plan, op);
+    lt_weight rows = { .rows = 2,
+                       .cols = 4,
+                       .n_segments = 2,
+                       .segments = { { CHECKPOINT, &table, 2, 1 }, { CHECKPOINT, &table, 5, 1 } },
+                       .dtype = LT_F32 };
+    lt_op score = lt_op_new(LT_OP_LINEAR);
+    score.in[0] = lt_all(op.out[0]);
+    score.weight[0] = lt_plan_weight(plan, &rows);
+    score.out[0] = lt_plan_value(plan, LT_ROWS_OUT, 2, "scores");
+    lt_plan_op(plan, score);
+    lt_plan_end_tail(plan, LT_TAIL_SCORES, score.out[0]);
+}
+
+static void decoder_plan_is_accepted_counted_and_printed(void **state)
+{
+    (void)state;
+    lattice_error err;
+    lt_plan plan;
+    lt_buf text;
+    decoder_plan(&plan);
+    assert_ok_err(lt_plan_check(&plan, &err), &err);
+    size_t starts[2] = { 0, 8 };
+    lt_batch batch = { .n_tokens = 8, .n_seqs = 1, .n_out = 1, .seq_starts = starts };
+    assert_true(lt_op_flop(&plan, &plan.ops[GLU], &batch) == 2 * 8 * 6 * 4);
+    assert_true(lt_op_flop(&plan, &plan.ops[ROPE], &batch) == 8 * 8 * 4);
+    assert_true(lt_op_bytes(&plan, &plan.ops[ROPE], &batch) == 8 * 8 * 5);
+    lt_buf_init(&text, &lt_malloc_allocator);
+    lt_plan_print(&plan, &text);
+    assert_non_null(strstr(text.data, "= qk_norm_rope(%1:qkv[tokens,6], %1:qkv[tokens,6]+2, p:F32[2,1], p:F32[2,1]) "
+                                      "heads=1/1x2 rotary=2 theta=100 eps=0\n"));
+    assert_non_null(strstr(text.data, "%2:x[tokens,3] = linear(%0:e[tokens,4], w:F32[6,4]) glu\n"));
+    assert_non_null(strstr(text.data, "e[2:3]|e[5:6]:F32[2,4]"));
+    lt_buf_free(&text);
+    lt_plan_free(&plan);
+}
+
+static void odd_rotary(lt_plan *p)
+{
+    p->ops[ROPE].rotary_dim = 1;
+}
+static void rotary_past_the_head(lt_plan *p)
+{
+    p->ops[ROPE].rotary_dim = 4;
+}
+static void no_angles(lt_plan *p)
+{
+    p->ops[ROPE].rope_theta = 0;
+}
+static void no_positions(lt_plan *p)
+{
+    p->ops[ROPE].max_positions = 0;
+}
+static void rope_without_heads(lt_plan *p)
+{
+    p->ops[ROPE].n_kv_heads = 0;
+}
+static void rope_head_past_the_columns(lt_plan *p)
+{
+    p->ops[ROPE].in[1].column = 5;
+}
+static void rope_of_another_value(lt_plan *p)
+{
+    p->ops[ROPE].in[1].value = 0;
+}
+static void rope_out_of_place(lt_plan *p)
+{
+    p->ops[ROPE].out[0] = lt_plan_value(p, LT_ROWS_TOKENS, 6, "elsewhere");
+}
+static void rope_without_gain(lt_plan *p)
+{
+    p->ops[ROPE].weight[1] = LT_NONE;
+}
+static void attention_in_place_of_another(lt_plan *p)
+{
+    p->ops[ROPE + 1].out[0] = 0;
+}
+static void gated_bias(lt_plan *p)
+{
+    p->ops[GLU].weight[1] = 2;
+}
+static void gate_and_up_of_odd_rows(lt_plan *p)
+{
+    p->values[p->ops[GLU].out[0]].width = 6;
+}
+static void rows_past_the_tensor(lt_plan *p)
+{
+    p->weights[3].segments[1].first_row = 10;
+}
+static void more_rows_than_the_tensor(lt_plan *p)
+{
+    p->weights[3].segments[1].n_rows = SIZE_MAX;
+}
+
+static void inconsistent_decoder_plans_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*change)(lt_plan *);
+        const char *names;
+    } cases[] = {
+        { odd_rotary, "op 2 (qk_norm_rope)" },
+        { rotary_past_the_head, "op 2 (qk_norm_rope)" },
+        { no_angles, "op 2 (qk_norm_rope)" },
+        { no_positions, "op 2 (qk_norm_rope)" },
+        { rope_without_heads, "op 2 (qk_norm_rope)" },
+        { rope_head_past_the_columns, "op 2 (qk_norm_rope)" },
+        { rope_of_another_value, "op 2 (qk_norm_rope)" },
+        { rope_out_of_place, "op 2 (qk_norm_rope)" },
+        { rope_without_gain, "op 2 (qk_norm_rope)" },
+        { attention_in_place_of_another, "op 3 (attention)" },
+        { gated_bias, "op 4 (linear)" },
+        { gate_and_up_of_odd_rows, "op 4 (linear)" },
+        { rows_past_the_tensor, "weight 3" },
+        { more_rows_than_the_tensor, "weight 3" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lattice_error err;
+        lt_plan plan;
+        decoder_plan(&plan);
+        cases[i].change(&plan);
+        assert_int_equal(lt_plan_check(&plan, &err), LATTICE_ERR_INTERNAL);
+        if (!strstr(err.message, cases[i].names)) fail_msg("case %zu: '%s' does not name '%s'", i, err.message, cases[i].names);
+        lt_plan_free(&plan);
+    }
 }
 
 /* ------------------------------------------------------------------ refusals */
@@ -389,6 +565,8 @@ int main(void)
         cmocka_unit_test(tail_width_counts_the_poolings),
         cmocka_unit_test(work_is_counted_from_shapes),
         cmocka_unit_test(print_shows_one_line_an_op),
+        cmocka_unit_test(decoder_plan_is_accepted_counted_and_printed),
+        cmocka_unit_test(inconsistent_decoder_plans_are_refused),
         cmocka_unit_test(inconsistent_plans_are_refused),
         cmocka_unit_test(recording_without_memory_is_no_memory),
         cmocka_unit_test(backend_refuses_what_it_cannot_run),

@@ -377,7 +377,7 @@ static void attend(const run *r, const lt_op *op, size_t start, size_t length, s
         .ldq = q.ld,
         .ldk = k.ld,
         .ldv = v.ld,
-        .out = out.data + head * op->head_dim,
+        .out = op->out[0] == in[0].value ? out.data + in[0].column + head * in[0].head_stride : out.data + head * op->head_dim,
         .ldo = out.ld,
         .n_queries = n,
         .n_keys = length,

@@ -31,7 +31,8 @@ typedef struct lt_linear {
 /* One head of one sequence, a tile of its queries:
  *   out[i] = Σ_j softmax_j(scale q[i]·k[j]) v[j],   j < n_keys, and j <= first_position + i when causal.
  * Online softmax over blocks of keys that start at key 0, so that a row's result depends on its own position only.
- * n_queries <= query_tile, n_keys >= 1, scale > 0; out overlaps none of the inputs. */
+ * n_queries <= query_tile, n_keys >= 1, scale > 0; out may be q itself, which is read to its end before,
+ * and overlaps nothing else. */
 typedef struct lt_attention {
     const float *q, *k, *v; /* first query of the tile; key and value 0; this head's columns */
     size_t ldq, ldk, ldv;
