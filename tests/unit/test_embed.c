@@ -411,7 +411,7 @@ static size_t random_below(size_t n)
     return (size_t)((uint64_t)(random_state >> 8) * n >> 24);
 }
 
-enum { N_TEXTS = 60 };
+enum { N_TEXTS = 40 };
 
 /* Texts of 0 to about 200 words: shorter and longer than the model's 128 tokens. */
 static char *random_text(void)
@@ -425,7 +425,7 @@ static char *random_text(void)
 }
 
 /* A text's vector is the same bits alone and in any batch, order, budget and number of threads. */
-static void check_same_bits(const char *folder)
+static void check_same_bits(const char *folder, int thread_step)
 {
     char *strings[N_TEXTS];
     float *alone[N_TEXTS];
@@ -437,11 +437,11 @@ static void check_same_bits(const char *folder)
         alone[i] = embed(&o, &t, 1, NULL);
     }
     close_model(&o);
-    for (int threads = 1; threads <= 8; threads++) {
+    for (int threads = 1; threads <= 8; threads += thread_step) {
         lattice_model_options model_options = lattice_model_options_default();
         model_options.batch_tokens = 1 + random_below(3000);
         o = open_with(folder, threads, &model_options);
-        for (int round = 0; round < 3; round++) {
+        for (int round = 0; round < 2; round++) {
             size_t order[N_TEXTS], n = 1 + random_below(N_TEXTS);
             lattice_text texts[N_TEXTS];
             for (size_t i = 0; i < n; i++) {
@@ -465,10 +465,10 @@ static void check_same_bits(const char *folder)
 static void vectors_are_the_same_bits_in_any_batch(void **state)
 {
     (void)state;
-    check_same_bits(FIXTURE("bert-cls"));
-    check_same_bits(FIXTURE("bert-mean-f16"));
-    check_same_bits(FIXTURE("roberta-max"));
-    check_same_bits(FIXTURE("xlmr-mean"));
+    check_same_bits(FIXTURE("bert-cls"), 1);
+    check_same_bits(FIXTURE("bert-mean-f16"), 4);
+    check_same_bits(FIXTURE("roberta-max"), 4);
+    check_same_bits(FIXTURE("xlmr-mean"), 4);
 }
 
 static char *repeat(const char *unit, size_t n)
