@@ -7,6 +7,7 @@
 #include "backend/cpu/vec_math.h"
 
 #include <math.h>
+#include <string.h>
 
 #define LT_NV (LT_NR / LT_VL) /* vectors across a panel */
 
@@ -315,26 +316,40 @@ static bool all_finite(const float *x, size_t n)
 
 /* ---- measuring ---- */
 
-/* Chains enough to cover the latency of two units; the factors are read from volatile memory so that nothing folds. */
+#if LT_VL == 1
+/* Compilers make vectors of four of the portable products: they are measured against the same. */
+typedef float peak_vector __attribute__((vector_size(16)));
+#define PEAK_FMA(a, b, c) ((a) * (b) + (c))
+#define PEAK_SET1(x) ((peak_vector){ x, x, x, x })
+#else
+typedef vf peak_vector;
+#define PEAK_FMA(a, b, c) v_fma(a, b, c)
+#define PEAK_SET1(x) v_set1(x)
+#endif
+
+/* 12 independent chains cover the latency of two units. The factors come from volatile memory, so that nothing folds. */
 static double peak_flop(size_t iterations)
 {
-    enum { CHAINS = LT_VL == 1 ? 8 : 12 };
+    enum { CHAINS = 12 };
     volatile float source[2] = { 0.999f, 0.001f };
     volatile float sink;
-    const vf a = v_set1(source[0]), b = v_set1(source[1]);
-    vf s[CHAINS];
+    const float factor = source[0], offset = source[1];
+    const peak_vector a = PEAK_SET1(factor), b = PEAK_SET1(offset);
+    peak_vector s[CHAINS];
     LT_UNROLL
-    for (int c = 0; c < CHAINS; c++) s[c] = v_set1(source[0]);
+    for (int c = 0; c < CHAINS; c++) s[c] = a;
     for (size_t i = 0; i < iterations; i++) {
         LT_UNROLL
-        for (int c = 0; c < CHAINS; c++) s[c] = v_fma(s[c], a, b);
+        for (int c = 0; c < CHAINS; c++) s[c] = PEAK_FMA(s[c], a, b);
     }
-    vf total = v_zero();
+    peak_vector total = s[0];
     LT_UNROLL
-    for (int c = 0; c < CHAINS; c++) total = v_add(total, s[c]);
-    sink = v_sum(total);
+    for (int c = 1; c < CHAINS; c++) total = PEAK_FMA(total, a, s[c]);
+    float lanes[sizeof total / sizeof(float)];
+    memcpy(lanes, &total, sizeof total);
+    sink = lanes[0];
     (void)sink;
-    return 2.0 * LT_VL * CHAINS * (double)iterations;
+    return 2.0 * (double)(sizeof total / sizeof(float)) * CHAINS * (double)iterations;
 }
 
 static float peak_read(const float *x, size_t n)
