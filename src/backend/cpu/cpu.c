@@ -77,10 +77,12 @@ static void size_groups(lt_program *p)
 
 /* ------------------------------------------------------------------ places */
 
-/* A value's life in groups (workspace) or in ops of its group (local), both ends included. */
+/* A value's life: from the op that first writes it to the last that reads it. */
 typedef struct life {
-    bool is_local;
-    size_t group, begin, end;
+    bool is_local;  /* all inside of one group */
+    bool is_result; /* of a tail alone: it lies in the caller's array */
+    size_t group;   /* of the first op */
+    size_t begin, end;
 } life;
 
 typedef struct placing {
@@ -111,24 +113,40 @@ static void find_lives(placing *g)
     }
     /* Results outlive their group; the hidden states live until the last op of any tail. */
     for (int kind = 0; kind < LT_TAIL_COUNT; kind++) {
-        if (plan->tails[kind].present) g->lives[plan->tails[kind].result].is_local = false;
+        if (!plan->tails[kind].present) continue;
+        life *l = &g->lives[plan->tails[kind].result];
+        l->is_local = false;
+        l->is_result = plan->tails[kind].result != plan->hidden;
     }
     life *hidden = &g->lives[plan->hidden];
     hidden->is_local = false;
     hidden->end = plan->n_ops - 1;
-    for (size_t v = 0; v < plan->n_values; v++) {
-        life *l = &g->lives[v];
-        if (l->is_local || l->end == SIZE_MAX) continue;
-        l->begin = g->group_of[l->begin];
-        l->end = g->group_of[l->end];
-    }
 }
 
 static bool shares_space(const placing *g, size_t a, size_t b)
 {
     const life *x = &g->lives[a], *y = &g->lives[b];
+    if (x->is_result || y->is_result) return false;
     if (x->is_local != y->is_local || (x->is_local && x->group != y->group)) return false;
     return g->program->plan->values[a].rows == g->program->plan->values[b].rows;
+}
+
+/* Must two values of one space lie apart? Not when one is dead before the other's first op in the same group, if they are in one
+ * and the same place or local; nor when it is dead before the other's group. */
+static bool must_part(const placing *g, size_t u, size_t v)
+{
+    const life *a = &g->lives[u], *b = &g->lives[v];
+    const lt_cpu_place *p = &g->program->places[u], *q = &g->program->places[v];
+    if (b->begin < a->begin) {
+        const life *other = a;
+        a = b;
+        b = other;
+    }
+    if (a->end >= b->begin) return true;
+    if (a->is_local || g->group_of[a->end] < g->group_of[b->begin]) return false;
+    /* Tiles of rows pass through a group independently: what one tile writes must not be what another still reads, and it is not
+     * where row for row the two values lie in the same place. */
+    return p->offset != q->offset || p->ld != q->ld;
 }
 
 /* First fit: the lowest offset at which no value placed before overlaps in both space and life. */
@@ -138,12 +156,13 @@ static void place_value(placing *g, size_t v)
     lt_cpu_place *places = g->program->places, *place = &places[v];
     size_t lines = lt_ceil_div(plan->values[v].width, 16);
     *place = (lt_cpu_place){ .is_local = g->lives[v].is_local, .ld = (lines | 1) * 16 };
+    if (g->lives[v].is_result) return;
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t u = 0; u < v; u++) {
-            const life *a = &g->lives[u], *b = &g->lives[v];
-            if (!shares_space(g, u, v) || a->end < b->begin || b->end < a->begin) continue;
+            if (!shares_space(g, u, v)) continue;
             if (places[u].offset + places[u].ld <= place->offset || place->offset + place->ld <= places[u].offset) continue;
+            if (!must_part(g, u, v)) continue;
             place->offset = places[u].offset + places[u].ld;
             moved = true;
         }
@@ -230,8 +249,8 @@ static lattice_status reserve_rotary(lt_program *p, lattice_error *err)
             p->rotary_op = op;
         } else if (op->rotary_dim != first->rotary_dim || op->rope_theta != first->rope_theta ||
                    op->max_positions != first->max_positions) {
-            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: op %zu (%s): its rotary angles differ from those of other layers", i,
-                           lt_op_name(op->code));
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: op %zu (%s): its rotary angles differ from those of other layers",
+                           i, lt_op_name(op->code));
         }
     }
     size_t bytes;
