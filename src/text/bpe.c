@@ -2,8 +2,9 @@
  * leftmost on a tie, until none is left.
  *
  * Merges are a hash table from the pair of ids to (rank, new id), sixteen bytes a slot, so that a look-up is one cache line.
- * A short word keeps the rank of every adjacent pair in an array that is scanned for its minimum; a long one puts (rank, place)
- * into a heap, where an entry whose pair has since changed is dropped when it comes up: n symbols take O(n log n).
+ * A short word keeps the rank of every adjacent pair in an array that is scanned for its minimum; a long one sorts (rank, place)
+ * of its pairs once and puts those that merging makes into a heap, where an entry whose pair has since changed is dropped when it
+ * comes up: n symbols take O(n log n).
  * With byte-level spans the units are raw bytes, looked up by a table of 256 ids: texts are never put into GPT-2's alphabet. */
 #include "base/utf8.h"
 #include "text/byte_alphabet.h"
@@ -480,31 +481,60 @@ static void heap_up(uint64_t *heap, size_t at, uint64_t *steps)
     heap[at] = value;
 }
 
-/* The heap holds at most one entry for each pair made: n - 1 at first and two for each of at most n - 1 merges, of which each has
- * taken one out. */
+/* Sorts n entries by rank, keeping the order of places, by counting 11 bits at a time; `other` has room for n. */
+static void sort_by_rank(uint64_t *entries, uint64_t *other, size_t n, uint32_t largest)
+{
+    uint64_t *from = entries, *to = other;
+    for (unsigned shift = 0; shift < 32 && largest >> shift > 0; shift += 11) {
+        size_t at[2048] = { 0 }, sum = 0;
+        for (size_t i = 0; i < n; i++) at[from[i] >> 32 >> shift & 2047]++;
+        for (size_t digit = 0; digit < 2048; digit++) {
+            size_t count = at[digit];
+            at[digit] = sum;
+            sum += count;
+        }
+        for (size_t i = 0; i < n; i++) to[at[from[i] >> 32 >> shift & 2047]++] = from[i];
+        uint64_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    if (from != entries) memcpy(entries, from, n * sizeof *entries);
+}
+
+/* The pairs of the word as it came are sorted once and walked in order; only those that merging makes go through the heap, two at
+ * most for each of at most n - 1 merges. */
 static bool merge_long(const lt_bpe *bpe, lt_subword_scratch *scratch, size_t n)
 {
     if (!LT_GROW(scratch->mem, scratch->pairs, scratch->pairs_capacity, n) ||
+        !LT_GROW(scratch->mem, scratch->first_pairs, scratch->first_pairs_capacity, n) ||
         !LT_GROW(scratch->mem, scratch->heap, scratch->heap_capacity, 2 * n))
         return false;
     lt_symbol *symbols = scratch->symbols;
     lt_pair *pairs = scratch->pairs;
-    uint64_t *heap = scratch->heap;
-    size_t n_heap = 0;
+    uint64_t *heap = scratch->heap, *sorted = scratch->first_pairs;
+    size_t n_heap = 0, n_sorted = 0, at_sorted = 0;
+    uint32_t largest = 0;
     link_symbols(symbols, n);
     for (uint32_t i = 0; i < n; i++) {
         pairs[i] = pair_at(bpe, symbols, i);
-        if (pairs[i].rank != NONE) heap[n_heap++] = (uint64_t)pairs[i].rank << 32 | i;
+        if (pairs[i].rank == NONE) continue;
+        sorted[n_sorted++] = (uint64_t)pairs[i].rank << 32 | i;
+        largest = pairs[i].rank > largest ? pairs[i].rank : largest;
     }
-    for (size_t i = n_heap / 4 + 1; i-- > 0;) {
-        if (i < n_heap) heap_down(heap, n_heap, i, &scratch->steps);
-    }
-    while (n_heap > 0) {
-        uint32_t at = (uint32_t)heap[0], rank = (uint32_t)(heap[0] >> 32);
-        heap[0] = heap[--n_heap];
-        if (n_heap > 0) heap_down(heap, n_heap, 0, &scratch->steps);
+    sort_by_rank(sorted, heap, n_sorted, largest);
+    scratch->steps += n;
+    while (n_heap > 0 || at_sorted < n_sorted) {
+        uint64_t entry;
+        if (n_heap == 0 || (at_sorted < n_sorted && sorted[at_sorted] < heap[0])) {
+            entry = sorted[at_sorted++];
+        } else {
+            entry = heap[0];
+            heap[0] = heap[--n_heap];
+            if (n_heap > 0) heap_down(heap, n_heap, 0, &scratch->steps);
+        }
+        uint32_t at = (uint32_t)entry;
         scratch->steps++;
-        if (pairs[at].rank != rank) continue; /* merged away or paired anew since */
+        if (pairs[at].rank != entry >> 32) continue; /* merged away or paired anew since */
         pairs[join(symbols, at, pairs[at].id)].rank = NONE;
         uint32_t changed[2] = { at, symbols[at].previous };
         for (size_t i = 0; i < 2 && changed[i] != NONE; i++) {

@@ -397,6 +397,7 @@ void lt_subword_scratch_free(lt_subword_scratch *scratch)
     lt_buf_free(&scratch->text);
     lt_free(scratch->mem, scratch->symbols);
     lt_free(scratch->mem, scratch->pairs);
+    lt_free(scratch->mem, scratch->first_pairs);
     lt_free(scratch->mem, scratch->heap);
     lt_free(scratch->mem, scratch->nodes);
     lt_free(scratch->mem, scratch->pieces.data);
@@ -451,10 +452,11 @@ static void trim(lt_subword_scratch *scratch)
     }
     if (scratch->pairs_capacity > keep) {
         lt_free(mem, scratch->pairs);
+        lt_free(mem, scratch->first_pairs);
         lt_free(mem, scratch->heap);
         scratch->pairs = NULL;
-        scratch->heap = NULL;
-        scratch->pairs_capacity = scratch->heap_capacity = 0;
+        scratch->first_pairs = scratch->heap = NULL;
+        scratch->pairs_capacity = scratch->first_pairs_capacity = scratch->heap_capacity = 0;
     }
     if (scratch->nodes_capacity > keep) {
         lt_free(mem, scratch->nodes);

@@ -79,8 +79,8 @@ struct lt_subword_scratch {
     size_t symbols_capacity;
     lt_pair *pairs;
     size_t pairs_capacity;
-    uint64_t *heap;
-    size_t heap_capacity;
+    uint64_t *first_pairs, *heap; /* rank << 32 | place */
+    size_t first_pairs_capacity, heap_capacity;
     lt_viterbi_node *nodes;
     size_t nodes_capacity;
     lt_pieces pieces;
