@@ -337,7 +337,10 @@ static double peak_flop(size_t iterations)
     const peak_vector a = PEAK_SET1(factor), b = PEAK_SET1(offset);
     peak_vector s[CHAINS];
     LT_UNROLL
-    for (int c = 0; c < CHAINS; c++) s[c] = a;
+    for (int c = 0; c < CHAINS; c++) {
+        const float start = source[0]; /* read anew: chains that start alike may be merged */
+        s[c] = PEAK_SET1(start);
+    }
     for (size_t i = 0; i < iterations; i++) {
         LT_UNROLL
         for (int c = 0; c < CHAINS; c++) s[c] = PEAK_FMA(s[c], a, b);
