@@ -266,6 +266,13 @@ static void texts_of_xlmr_mean_give_the_reference_vectors(void **state)
     check_fixture(FIXTURE("xlmr-mean"), FIXTURE("xlmr-mean/golden.json"));
 }
 
+static void texts_of_qwen3_embedding_give_the_reference_vectors(void **state)
+{
+    (void)state;
+    check_fixture(FIXTURE("qwen3-embedding"), FIXTURE("qwen3-embedding/golden.json"));
+    check_fixture(FIXTURE("qwen3-embedding-hd80-sharded-bf16"), FIXTURE("qwen3-embedding-hd80-sharded-bf16/golden.json"));
+}
+
 /* Where the published model is installed: LATTICE_MINILM, else the folder that scripts/fetch-model fills. */
 static void texts_of_all_minilm_l6_v2_give_the_reference_vectors(void **state)
 {
@@ -301,19 +308,34 @@ static void texts_of_all_minilm_l6_v2_give_the_reference_vectors(void **state)
     golden_free(&g);
 }
 
+static void check_prompts(opened *o, const golden *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        lattice_embed_options options = lattice_embed_options_default();
+        options.prompt_name = g->cases[i].prompt_name;
+        lattice_text text = { g->cases[i].text, g->cases[i].length };
+        float *out = embed(o, &text, 1, &options);
+        assert_embedding(out, &g->cases[i]);
+        free(out);
+    }
+}
+
+static void instructions_of_qwen3_are_prompts(void **state)
+{
+    (void)state;
+    golden g = golden_read(FIXTURE("qwen3-embedding/golden.json"), "prompt_cases");
+    opened o = open_model(FIXTURE("qwen3-embedding"));
+    check_prompts(&o, &g);
+    close_model(&o);
+    golden_free(&g);
+}
+
 static void prompts_are_found_by_name_and_put_before_the_text(void **state)
 {
     (void)state;
     golden g = golden_read(FIXTURE("bert-mean-f16/golden.json"), "prompt_cases");
     opened o = open_model(FIXTURE("bert-mean-f16"));
-    for (size_t i = 0; i < g.n; i++) {
-        lattice_embed_options options = lattice_embed_options_default();
-        options.prompt_name = g.cases[i].prompt_name;
-        lattice_text text = { g.cases[i].text, g.cases[i].length };
-        float *out = embed(&o, &text, 1, &options);
-        assert_embedding(out, &g.cases[i]);
-        free(out);
-    }
+    check_prompts(&o, &g);
     /* The same prompt as a string, and ids as given. */
     lattice_embed_options options = lattice_embed_options_default();
     options.prompt = "query: ";
@@ -1209,7 +1231,9 @@ int main(void)
         cmocka_unit_test(texts_of_bert_mean_f16_give_the_reference_vectors),
         cmocka_unit_test(texts_of_roberta_max_give_the_reference_vectors),
         cmocka_unit_test(texts_of_xlmr_mean_give_the_reference_vectors),
+        cmocka_unit_test(texts_of_qwen3_embedding_give_the_reference_vectors),
         cmocka_unit_test(texts_of_all_minilm_l6_v2_give_the_reference_vectors),
+        cmocka_unit_test(instructions_of_qwen3_are_prompts),
         cmocka_unit_test(prompts_are_found_by_name_and_put_before_the_text),
         cmocka_unit_test(poolings_are_chosen_by_the_caller),
         cmocka_unit_test(vectors_are_the_same_bits_in_any_batch),
