@@ -3,6 +3,7 @@
 #define LT_BACKEND_BACKEND_H
 
 #include "backend/plan.h"
+#include "backend/state.h"
 #include "base/runtime.h"
 
 typedef struct lt_backend lt_backend;
@@ -46,10 +47,12 @@ struct lt_backend {
     void (*program_free)(lt_program *program);
     /* Runs body and tail; writes the tail's rows densely to out (rows * lt_tail_width floats). Allocates nothing. Callers beyond
      * the program's workspaces wait. hooks may be NULL. Ids, positions and type ids must lie inside their tables (the engine
-     * checks them); the backend refuses a batch over max_tokens or max_seqs. */
+     * checks them); the backend refuses a batch over max_tokens or max_seqs. With states, every sequence goes on from its own,
+     * which must have room reserved; after a success their new rows wait for commit or discard, after a failure all is as it was. */
     lattice_status (*run)(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
                           lattice_error *err);
     void (*memory)(const lt_program *program, lt_memory_report *report);
+    const lt_state_ops *states;
     void (*free)(lt_backend *backend);
 };
 

@@ -395,7 +395,8 @@ double lt_op_flop(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
         double pairs = 0;
         for (size_t s = 0; s < batch->n_seqs; s++) {
             double n = (double)(batch->seq_starts[s + 1] - batch->seq_starts[s]);
-            pairs += op->causal ? n * (n + 1) / 2 : n * n;
+            double past = batch->states ? (double)batch->past_lens[s] : 0;
+            pairs += n * past + (op->causal ? n * (n + 1) / 2 : n * n);
         }
         return 4 * pairs * (double)op->n_heads * (double)op->head_dim;
     }

@@ -162,10 +162,14 @@ double lt_op_bytes(const lt_plan *plan, const lt_op *op, const struct lt_batch *
 typedef struct lt_batch {
     size_t n_tokens, n_seqs, n_out;
     const uint32_t *ids;        /* [n_tokens] */
-    const uint32_t *positions;  /* [n_tokens] within its sequence, from 0 */
+    const uint32_t *positions;  /* [n_tokens] within its sequence, from 0, or from the rows of its state */
     const uint32_t *type_ids;   /* [n_tokens], or NULL: all 0 */
     const size_t *seq_starts;   /* [n_seqs + 1] */
     const size_t *out_rows;     /* [n_out] token rows to select */
+    /* Both or neither: the state that each sequence goes on from, and its rows; positions go on from there. Neither: keys and
+     * values come from the batch itself and are not kept. */
+    const size_t *past_lens;         /* [n_seqs] */
+    struct lt_state *const *states;  /* [n_seqs] */
     unsigned pooling;           /* 0: the plan's */
     const size_t *pool_skip;    /* [n_seqs] first tokens that pooling leaves out, or NULL */
     float *trace;               /* [plan->n_trace][n_tokens][hidden] to fill, or NULL */

@@ -295,6 +295,7 @@ static void program_free(lt_program *p)
     lt_cpu_weights_free(&p->weights, mem);
     lt_free(mem, p->groups);
     lt_free(mem, p->places);
+    lt_free(mem, p->block_offset);
     lt_free(mem, p->base);
     lt_free(mem, p->ld);
     lt_free(mem, p->counters);
@@ -319,6 +320,7 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
     }
     size_groups(p);
     LT_TRY(place_values(p, err));
+    LT_TRY(lt_cpu_place_states(p, err));
     return reserve_memory(p, err);
 }
 
@@ -403,6 +405,7 @@ lattice_status lt_cpu_backend_create(lattice_runtime *runtime, const char *isa, 
         .program_free = program_free,
         .run = lt_cpu_run,
         .memory = memory,
+        .states = &lt_cpu_state_ops,
         .free = backend_free,
     };
     cpu->runtime = runtime;

@@ -103,6 +103,11 @@ struct lt_program {
     const lt_op *rotary_op; /* the first that rotates, or NULL: no tables. All have the same angles. */
     size_t rotary_filled;   /* positions */
 
+    /* States: floats of a block, and where in it an attention has its K rows, [n_kv_heads][64][head_dim], and then V. */
+    bool admits_states;
+    size_t block_floats;
+    size_t *block_offset; /* [plan->n_ops] */
+
     /* The run in progress, under the lock. */
     pthread_mutex_t lock;
     float **base;             /* [n_values] row 0 of a workspace value */
@@ -121,6 +126,27 @@ static inline float *lt_cpu_sines(const lt_program *program)
 {
     return lt_cpu_cosines(program) + program->rotary_op->max_positions * (program->rotary_op->rotary_dim / 2);
 }
+
+/* ------------------------------------------------------------------ states (state.c) */
+
+struct lt_state {
+    lt_program *program;
+    size_t length;    /* rows committed */
+    size_t pending;   /* rows of the last run, behind them */
+    bool running;     /* a run has it: found when a batch names it twice */
+    float **blocks;   /* [n_blocks], for the committed and the reserved rows */
+    size_t n_blocks, capacity;
+};
+
+extern const lt_state_ops lt_cpu_state_ops;
+
+/* Where the K and V rows of every attention lie in a block. */
+lattice_status lt_cpu_place_states(lt_program *program, lattice_error *err);
+/* Before and after a run, under the program's lock: checks the states of a batch and takes them; makes their rows pending. */
+lattice_status lt_cpu_states_enter(const lt_program *program, const lt_batch *batch, lattice_error *err);
+void lt_cpu_states_leave(const lt_batch *batch, bool succeeded);
+
+/* ------------------------------------------------------------------ running */
 
 /* backend->run (execute.c). */
 lattice_status lt_cpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,

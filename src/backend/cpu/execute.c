@@ -360,39 +360,72 @@ static size_t query_tiles(const run *r, size_t length)
     return lt_ceil_div(length, r->kernels->query_tile);
 }
 
-/* One head's tile of queries of one sequence, which starts at token `start`. */
-static void attend(const run *r, const lt_op *op, size_t start, size_t length, size_t head, size_t tile, float *scratch)
+/* Copies the K and V rows of this thread's share of the batch into the states. */
+static void append_rows(const run *r, const lt_op *op, size_t block_offset, size_t thread, size_t n_threads)
 {
+    const lt_batch *batch = r->batch;
+    size_t d = op->head_dim, plane = op->n_kv_heads * LT_BLOCK_ROWS * d;
+    size_t begin = batch->n_tokens * thread / n_threads, end = batch->n_tokens * (thread + 1) / n_threads, seq = 0;
+    frame none = { 0 };
+    for (size_t row = begin; row < end; row++) {
+        while (batch->seq_starts[seq + 1] <= row) seq++;
+        size_t at = batch->past_lens[seq] + (row - batch->seq_starts[seq]);
+        float *to = batch->states[seq]->blocks[at / LT_BLOCK_ROWS] + block_offset + at % LT_BLOCK_ROWS * d;
+        for (size_t i = 0; i < 2; i++, to += plane) {
+            const lt_operand *in = &op->in[1 + i];
+            const float *from = view_of(r, &none, in->value, row).data + in->column;
+            for (size_t head = 0; head < op->n_kv_heads; head++)
+                memcpy(to + head * LT_BLOCK_ROWS * d, from + head * in->head_stride, d * sizeof(float));
+        }
+    }
+}
+
+/* One head's tile of queries of one sequence. */
+static void attend(const run *r, const lt_op *op, size_t block_offset, size_t seq, size_t head, size_t tile, float *scratch)
+{
+    size_t start = r->batch->seq_starts[seq], length = r->batch->seq_starts[seq + 1] - start;
+    size_t past = r->batch->states ? r->batch->past_lens[seq] : 0;
     size_t size = lt_ceil_div(length, query_tiles(r, length));
     size_t first = tile * size, n = length - first < size ? length - first : size;
     size_t kv_head = head / (op->n_heads / op->n_kv_heads);
     const lt_operand *in = op->in;
     frame none = { 0 }; /* all its values lie in the workspace: groups of attention hold nothing else */
-    view q = view_of(r, &none, in[0].value, start + first), k = view_of(r, &none, in[1].value, start);
-    view v = view_of(r, &none, in[2].value, start), out = view_of(r, &none, op->out[0], start + first);
+    view q = view_of(r, &none, in[0].value, start + first), out = view_of(r, &none, op->out[0], start + first);
     lt_attention args = {
         .q = q.data + in[0].column + head * in[0].head_stride,
-        .k = k.data + in[1].column + kv_head * in[1].head_stride,
-        .v = v.data + in[2].column + kv_head * in[2].head_stride,
         .ldq = q.ld,
-        .ldk = k.ld,
-        .ldv = v.ld,
         .out = op->out[0] == in[0].value ? out.data + in[0].column + head * in[0].head_stride : out.data + head * op->head_dim,
         .ldo = out.ld,
         .n_queries = n,
-        .n_keys = length,
+        .n_keys = past + length,
         .head_dim = op->head_dim,
         .scale = op->scale,
         .causal = op->causal,
-        .first_position = first,
+        .first_position = past + first,
         .scratch = scratch,
     };
+    if (r->batch->states) {
+        args.blocks = (const float *const *)r->batch->states[seq]->blocks;
+        args.k_offset = block_offset + kv_head * LT_BLOCK_ROWS * op->head_dim;
+        args.v_offset = args.k_offset + op->n_kv_heads * LT_BLOCK_ROWS * op->head_dim;
+        args.ldk = args.ldv = op->head_dim;
+    } else {
+        view k = view_of(r, &none, in[1].value, start), v = view_of(r, &none, in[2].value, start);
+        args.k = k.data + in[1].column + kv_head * in[1].head_stride;
+        args.v = v.data + in[2].column + kv_head * in[2].head_stride;
+        args.ldk = k.ld;
+        args.ldv = v.ld;
+    }
     r->kernels->attention(&args);
 }
 
 static void run_attention(run *r, const lt_op *op, atomic_size_t *counter, int thread, size_t n_threads)
 {
-    const size_t *first_tile = r->program->first_query_tile, *starts = r->batch->seq_starts;
+    const size_t *first_tile = r->program->first_query_tile, block_offset = r->program->block_offset[op - r->plan->ops];
+    if (r->batch->states) {
+        append_rows(r, op, block_offset, (size_t)thread, n_threads);
+        lt_pool_barrier(r->program->runtime->pool);
+    }
     size_t total = first_tile[r->batch->n_seqs] * op->n_heads;
     size_t chunk = total / (n_threads * 16) + 1, begin, end;
     if (chunk > op->n_heads) chunk = op->n_heads;
@@ -403,7 +436,7 @@ static void run_attention(run *r, const lt_op *op, atomic_size_t *counter, int t
             size_t tiles = first_tile[seq + 1] - first_tile[seq], local = item - first_tile[seq] * op->n_heads;
             size_t head = local / tiles, tile = local % tiles;
             if (op->causal) tile = tiles - 1 - tile; /* the most keys first */
-            attend(r, op, starts[seq], starts[seq + 1] - starts[seq], head, tile, attention_scratch(r, thread));
+            attend(r, op, block_offset, seq, head, tile, attention_scratch(r, thread));
         }
     }
 }
@@ -674,9 +707,14 @@ lattice_status lt_cpu_run(lt_program *program, const lt_batch *batch, lt_tail_ki
                           lattice_error *err)
 {
     LT_TRY(check_batch(program, batch, tail, err));
+    if (!batch->states != !batch->past_lens) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "states without their lengths");
     run r = { .program = program, .plan = program->plan, .kernels = program->kernels, .batch = batch, .out = out };
     pthread_mutex_lock(&program->lock);
-    lattice_status status = run_locked(&r, tail, hooks, err);
+    lattice_status status = lt_cpu_states_enter(program, batch, err);
+    if (status == LATTICE_OK) {
+        status = run_locked(&r, tail, hooks, err);
+        lt_cpu_states_leave(batch, status == LATTICE_OK);
+    }
     pthread_mutex_unlock(&program->lock);
     return status;
 }

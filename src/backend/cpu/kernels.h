@@ -7,6 +7,7 @@
 #ifndef LT_BACKEND_CPU_KERNELS_H
 #define LT_BACKEND_CPU_KERNELS_H
 
+#include "backend/state.h"
 #include "format/checkpoint.h"
 #include "format/config.h"
 
@@ -36,6 +37,10 @@ typedef struct lt_linear {
 typedef struct lt_attention {
     const float *q, *k, *v; /* first query of the tile; key and value 0; this head's columns */
     size_t ldq, ldk, ldv;
+    /* Keys and values of a state, in blocks of LT_BLOCK_ROWS: row j is row j % 64 of blocks[j / 64], its keys k_offset floats past
+     * the block's beginning, its values v_offset. NULL: the two matrices k and v, which are not read else. */
+    const float *const *blocks;
+    size_t k_offset, v_offset;
     float *out;
     size_t ldo;
     size_t n_queries, n_keys, head_dim;

@@ -14,6 +14,7 @@
 
 #include "backend/cpu/bodies.h"
 
+_Static_assert(LT_BLOCK_ROWS % LT_VL == 0, "vectors of rows lie in one block");
 _Static_assert(LT_NR % LT_VL == 0 && LT_KEYS % LT_NR == 0 && LT_KEYS % LT_VL == 0 && LT_TILE_ROWS % LT_MR == 0, "tile sizes");
 
 /* c[rows, nr] (+)= x[rows, k] · b[k, nr] */
@@ -257,6 +258,31 @@ static void softmax_tile(float *s, size_t rows, const size_t *visible, size_t n,
     }
 }
 
+LT_VECTOR const float *key_at(const lt_attention *a, size_t row)
+{
+    if (!a->blocks) return a->k + row * a->ldk;
+    return a->blocks[row / LT_BLOCK_ROWS] + a->k_offset + row % LT_BLOCK_ROWS * a->ldk;
+}
+
+LT_VECTOR const float *value_at(const lt_attention *a, size_t row)
+{
+    if (!a->blocks) return a->v + row * a->ldv;
+    return a->blocks[row / LT_BLOCK_ROWS] + a->v_offset + row % LT_BLOCK_ROWS * a->ldv;
+}
+
+/* A panel of keys `row` to row + n, row a multiple of LT_VL. So many rows lie in one block whenever they are packed at once. */
+LT_VECTOR void pack_keys(const lt_attention *a, size_t row, size_t n, float *panel)
+{
+    for (size_t g = 0; g < LT_NR; g += LT_VL) {
+        if (g < n) {
+            pack_rows((const unsigned char *)key_at(a, row + g), LT_F32, a->ldk * sizeof(float), min_size(LT_VL, n - g),
+                      a->head_dim, panel + g);
+        } else {
+            for (size_t kk = 0; kk < a->head_dim; kk++) v_store(panel + kk * LT_NR + g, v_zero());
+        }
+    }
+}
+
 static void attention(const lt_attention *a)
 {
     const size_t d = a->head_dim, width = round_up(d, LT_NR);
@@ -273,14 +299,13 @@ static void attention(const lt_attention *a)
     for (size_t begin = 0; begin < n_keys; begin += LT_KEYS) {
         const size_t n = min_size(LT_KEYS, n_keys - begin);
         for (size_t j = 0; j < n; j += LT_NR) {
-            pack_panel_as((const unsigned char *)(a->k + (begin + j) * a->ldk), LT_F32, a->ldk * sizeof(float),
-                          min_size(LT_NR, n - j), d, keys + j * d);
+            pack_keys(a, begin + j, min_size(LT_NR, n - j), keys + j * d);
         }
         for (size_t c = 0; c < width; c += LT_NR) {
             float *panel = values + c * LT_KEYS;
             const size_t cols = min_size(LT_NR, d - c);
             for (size_t j = 0; j < n; j++) {
-                const float *v = a->v + (begin + j) * a->ldv + c;
+                const float *v = value_at(a, begin + j) + c;
                 LT_UNROLL
                 for (size_t i = 0; i < LT_NR; i += LT_VL) {
                     vf x = i + LT_VL <= cols ? v_load(v + i) : i < cols ? v_load_n(v + i, cols - i) : v_zero();

@@ -1,0 +1,245 @@
+/* States on the CPU: tables of blocks, each counted.
+ *
+ * A block is one allocation: a cache line for the header, then for every attention of the body its K rows, [n_kv_heads][64][hd],
+ * and its V rows, so that the rows that a head reads lie side by side. Only the last block of a state can be shared and partly
+ * filled; reserve copies it before rows are written there. */
+#include <stdatomic.h>
+
+#include "backend/cpu/cpu.h"
+
+enum { LINE = 64 };
+
+typedef struct header {
+    void *memory; /* as it was allocated */
+    atomic_size_t references;
+} header;
+
+_Static_assert(sizeof(header) <= LINE, "a header is a cache line");
+
+static header *header_of(float *block)
+{
+    return (header *)(void *)((char *)block - LINE);
+}
+
+static float *block_create(const lt_program *p, lattice_error *err)
+{
+    size_t bytes;
+    if (!lt_mul(p->block_floats, sizeof(float), &bytes) || !lt_add(bytes, 2 * LINE, &bytes)) bytes = SIZE_MAX;
+    char *memory = lt_alloc(&p->runtime->mem, bytes);
+    if (!memory) {
+        lt_no_memory(err, bytes, "keys and values");
+        return NULL;
+    }
+    size_t past = (size_t)(uintptr_t)memory % LINE;
+    float *block = (float *)(void *)(memory + (past ? LINE - past : 0) + LINE);
+    header_of(block)->memory = memory;
+    atomic_init(&header_of(block)->references, 1);
+    return block;
+}
+
+static void block_release(const lt_program *p, float *block)
+{
+    if (atomic_fetch_sub_explicit(&header_of(block)->references, 1, memory_order_acq_rel) == 1)
+        lt_free(&p->runtime->mem, header_of(block)->memory);
+}
+
+static bool is_shared(float *block)
+{
+    return atomic_load_explicit(&header_of(block)->references, memory_order_acquire) > 1;
+}
+
+/* ------------------------------------------------------------------ life */
+
+static lattice_status create(lt_program *program, lt_state **state, lattice_error *err)
+{
+    *state = NULL;
+    if (!program->admits_states)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: a model whose attention is not causal has no state to keep");
+    lt_state *s = lt_alloc_zero(&program->runtime->mem, sizeof *s);
+    if (!s) return lt_no_memory(err, sizeof *s, "a state");
+    s->program = program;
+    *state = s;
+    return LATTICE_OK;
+}
+
+/* Releases the blocks from number n on. */
+static void drop_blocks(lt_state *s, size_t n)
+{
+    while (s->n_blocks > n) block_release(s->program, s->blocks[--s->n_blocks]);
+}
+
+static void state_free(lt_state *s)
+{
+    if (!s) return;
+    drop_blocks(s, 0);
+    lt_free(&s->program->runtime->mem, s->blocks);
+    lt_free(&s->program->runtime->mem, s);
+}
+
+static size_t length(const lt_state *s)
+{
+    return s->length;
+}
+
+static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_error *err)
+{
+    LT_TRY(create(s->program, copy, err));
+    lt_state *c = *copy;
+    size_t n = lt_ceil_div(s->length, LT_BLOCK_ROWS);
+    if (!LT_GROW(&s->program->runtime->mem, c->blocks, c->capacity, n)) {
+        state_free(c);
+        *copy = NULL;
+        return lt_no_memory(err, n * sizeof *c->blocks, "a state");
+    }
+    for (size_t i = 0; i < n; i++) {
+        atomic_fetch_add_explicit(&header_of(s->blocks[i])->references, 1, memory_order_relaxed);
+        c->blocks[i] = s->blocks[i];
+    }
+    c->n_blocks = n;
+    c->length = s->length;
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ rows */
+
+/* The first `rows` rows of every head, K and V, of every layer. */
+static void copy_rows(const lt_program *p, float *to, const float *from, size_t rows)
+{
+    for (size_t i = 0; i < p->plan->n_body; i++) {
+        const lt_op *op = &p->plan->ops[i];
+        if (op->code != LT_OP_ATTENTION) continue;
+        size_t step = LT_BLOCK_ROWS * op->head_dim, begin = p->block_offset[i], end = begin + 2 * op->n_kv_heads * step;
+        for (size_t at = begin; at < end; at += step) memcpy(to + at, from + at, rows * op->head_dim * sizeof(float));
+    }
+}
+
+static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
+{
+    const lt_program *p = s->program;
+    size_t rows;
+    if (!lt_add(s->length, n, &rows)) return lt_no_memory(err, SIZE_MAX, "keys and values");
+    size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->length % LT_BLOCK_ROWS, last = s->length / LT_BLOCK_ROWS;
+    if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, n_blocks))
+        return lt_no_memory(err, n_blocks * sizeof *s->blocks, "a state");
+    if (n > 0 && partial > 0 && is_shared(s->blocks[last])) {
+        float *own = block_create(p, err);
+        if (!own) return LATTICE_ERR_NO_MEMORY;
+        copy_rows(p, own, s->blocks[last], partial);
+        block_release(p, s->blocks[last]);
+        s->blocks[last] = own;
+    }
+    for (size_t before = s->n_blocks; s->n_blocks < n_blocks; s->n_blocks++) {
+        s->blocks[s->n_blocks] = block_create(p, err);
+        if (s->blocks[s->n_blocks]) continue;
+        drop_blocks(s, before);
+        return LATTICE_ERR_NO_MEMORY;
+    }
+    return LATTICE_OK;
+}
+
+static void commit(lt_state *s)
+{
+    s->length += s->pending;
+    s->pending = 0;
+}
+
+static void discard(lt_state *s)
+{
+    s->pending = 0;
+}
+
+static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *err)
+{
+    if (rows > s->length)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", s->length, rows);
+    s->pending = 0;
+    s->length = rows;
+    drop_blocks(s, lt_ceil_div(rows, LT_BLOCK_ROWS));
+    return LATTICE_OK;
+}
+
+static size_t bytes(const lt_program *program, size_t n)
+{
+    size_t total, block;
+    if (!lt_mul(program->block_floats, sizeof(float), &block) || !lt_mul(lt_ceil_div(n, LT_BLOCK_ROWS), block, &total))
+        return SIZE_MAX;
+    return total;
+}
+
+const lt_state_ops lt_cpu_state_ops = {
+    .create = create,
+    .free = state_free,
+    .length = length,
+    .reserve = reserve,
+    .commit = commit,
+    .discard = discard,
+    .truncate = truncate_state,
+    .fork = fork_state,
+    .bytes = bytes,
+};
+
+/* ------------------------------------------------------------------ compiling and running */
+
+lattice_status lt_cpu_place_states(lt_program *p, lattice_error *err)
+{
+    p->block_offset = lt_alloc_zero(&p->runtime->mem, p->plan->n_ops * sizeof *p->block_offset);
+    if (!p->block_offset) return lt_no_memory(err, p->plan->n_ops * sizeof *p->block_offset, "a compiled plan");
+    bool has_attention = false, is_causal = true;
+    for (size_t i = 0; i < p->plan->n_body; i++) {
+        const lt_op *op = &p->plan->ops[i];
+        if (op->code != LT_OP_ATTENTION) continue;
+        has_attention = true;
+        if (!op->causal) is_causal = false;
+        size_t floats;
+        if (!lt_mul(op->n_kv_heads, op->head_dim, &floats) || !lt_mul(floats, (size_t)2 * LT_BLOCK_ROWS, &floats) ||
+            !lt_add(p->block_floats, floats, &floats))
+            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: keys and values are larger than can be addressed");
+        p->block_offset[i] = p->block_floats;
+        p->block_floats = floats;
+    }
+    p->admits_states = has_attention && is_causal;
+    return LATTICE_OK;
+}
+
+static lattice_status enter_state(const lt_program *p, const lt_batch *batch, size_t s, lattice_error *err)
+{
+    lt_state *state = batch->states[s];
+    size_t past = batch->past_lens[s], begin = batch->seq_starts[s], n = batch->seq_starts[s + 1] - begin;
+    if (!state || state->program != p)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has no state, or one of another model", s);
+    if (state->running) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has the state of another one", s);
+    if (state->pending)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", s);
+    if (state->length != past)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has %zu rows behind it, not %zu", s, state->length, past);
+    if (state->n_blocks < lt_ceil_div(past + n, LT_BLOCK_ROWS) ||
+        (past % LT_BLOCK_ROWS && is_shared(state->blocks[past / LT_BLOCK_ROWS])))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for %zu rows", s, n);
+    for (size_t i = 0; i < n; i++) {
+        if (batch->positions[begin + i] != past + i)
+            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: its positions do not follow its state", s);
+    }
+    state->running = true;
+    return LATTICE_OK;
+}
+
+lattice_status lt_cpu_states_enter(const lt_program *p, const lt_batch *batch, lattice_error *err)
+{
+    if (!batch->states) return LATTICE_OK;
+    for (size_t s = 0; s < batch->n_seqs; s++) {
+        lattice_status status = enter_state(p, batch, s, err);
+        if (status == LATTICE_OK) continue;
+        while (s > 0) batch->states[--s]->running = false;
+        return status;
+    }
+    return LATTICE_OK;
+}
+
+void lt_cpu_states_leave(const lt_batch *batch, bool succeeded)
+{
+    for (size_t s = 0; batch->states && s < batch->n_seqs; s++) {
+        lt_state *state = batch->states[s];
+        state->running = false;
+        state->pending = succeeded ? batch->seq_starts[s + 1] - batch->seq_starts[s] : 0;
+    }
+}

@@ -1,0 +1,48 @@
+/* What a sequence leaves behind for its next tokens: the keys and values of its rows, layer by layer.
+ *
+ * Rows lie in blocks of 64 positions. A block holds the K and V rows of all layers, is one allocation of the runtime's allocator
+ * and is counted: sequences with the same beginning share its blocks by fork.
+ *
+ * States are transactional. A run reads the rows of the state and writes those of its own tokens behind them; they become the
+ * state's when it is committed. A run that failed or was cancelled leaves the state as it was: it may be run again, elsewhere
+ * too.
+ *
+ *     LT_TRY(states->reserve(state, n, err));     memory for n rows more: the run itself allocates nothing
+ *     batch.states[s] = state, batch.past_lens[s] = states->length(state);
+ *     LT_TRY(backend->run(…));
+ *     states->commit(state);                      or discard: the rows of the run are forgotten
+ *
+ * Prefill in pieces that are cut at multiples of 64 rows, and a state forked there, give bit for bit what one run gives. */
+#ifndef LT_BACKEND_STATE_H
+#define LT_BACKEND_STATE_H
+
+#include "base/status.h"
+
+#define LT_BLOCK_ROWS 64
+
+typedef struct lt_state lt_state;
+struct lt_program;
+
+/* A state is used by one thread at a time and freed before its program. */
+typedef struct lt_state_ops {
+    /* An empty state. LATTICE_ERR_UNSUPPORTED when the plan's attention is not causal: rows would depend on later ones. */
+    lattice_status (*create)(struct lt_program *program, lt_state **state, lattice_error *err);
+    void (*free)(lt_state *state); /* accepts NULL */
+    /* Rows committed. */
+    size_t (*length)(const lt_state *state);
+    /* Makes room for n rows behind the committed ones, for this state alone: a block that another state shares is copied where
+     * these rows would be written into it. Without memory the state stays as it is. */
+    lattice_status (*reserve)(lt_state *state, size_t n, lattice_error *err);
+    /* The rows of the last run become the state's; or are forgotten. Nothing happens when there are none. */
+    void (*commit)(lt_state *state);
+    void (*discard)(lt_state *state);
+    /* Drops the rows from `length` on, the uncommitted and reserved ones too; more than there are is
+     * LATTICE_ERR_INVALID_ARGUMENT. */
+    lattice_status (*truncate)(lt_state *state, size_t length, lattice_error *err);
+    /* A state with the same committed rows, whose blocks both share. */
+    lattice_status (*fork)(const lt_state *state, lt_state **copy, lattice_error *err);
+    /* Bytes that n rows take in blocks of their own; SIZE_MAX when they cannot be counted. */
+    size_t (*bytes)(const struct lt_program *program, size_t n);
+} lt_state_ops;
+
+#endif
