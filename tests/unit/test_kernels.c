@@ -451,6 +451,41 @@ static void check_attention_case(const lt_kernels *set, const attention_case *c)
         for (size_t i = 0; i < c->n_queries; i++)
             check_equal(again.at + i * ldo, out.at + i * ldo, d, set->isa, "query of another tile");
     }
+    /* Keys and values in blocks of 64 rows, as states have them: the same bits. */
+    enum { MAX_BLOCKS = 8, OFFSET = 5 };
+    const size_t n_blocks = (c->n_keys + LT_BLOCK_ROWS - 1) / LT_BLOCK_ROWS;
+    const float *blocks[MAX_BLOCKS];
+    buffer block[MAX_BLOCKS];
+    assert_true(n_blocks <= MAX_BLOCKS);
+    for (size_t b = 0; b < n_blocks; b++) {
+        const size_t rows_here = c->n_keys - b * LT_BLOCK_ROWS < LT_BLOCK_ROWS ? c->n_keys - b * LT_BLOCK_ROWS : LT_BLOCK_ROWS;
+        block[b] = buffer_new(OFFSET + 2 * rows_here * d, b % 4);
+        blocks[b] = block[b].at;
+        for (size_t j = 0; j < rows_here; j++) {
+            memcpy(block[b].at + OFFSET + j * d, a.k + (b * LT_BLOCK_ROWS + j) * ld, d * sizeof(float));
+            memcpy(block[b].at + OFFSET + (rows_here + j) * d, a.v + (b * LT_BLOCK_ROWS + j) * ld, d * sizeof(float));
+        }
+    }
+    /* All blocks have their values at one offset: those of the first, so that the last, shorter one is filled up. */
+    if (n_blocks > 1) {
+        const size_t rows_here = c->n_keys - (n_blocks - 1) * LT_BLOCK_ROWS;
+        buffer last = buffer_new(OFFSET + (LT_BLOCK_ROWS + rows_here) * d, 1);
+        memcpy(last.at + OFFSET, block[n_blocks - 1].at + OFFSET, rows_here * d * sizeof(float));
+        memcpy(last.at + OFFSET + LT_BLOCK_ROWS * d, block[n_blocks - 1].at + OFFSET + rows_here * d, rows_here * d * sizeof(float));
+        buffer_free(block[n_blocks - 1]);
+        block[n_blocks - 1] = last;
+        blocks[n_blocks - 1] = last.at;
+    }
+    lt_attention paged = a;
+    paged.k = paged.v = NULL;
+    paged.blocks = blocks;
+    paged.k_offset = OFFSET;
+    paged.v_offset = OFFSET + (n_blocks > 1 ? LT_BLOCK_ROWS : c->n_keys) * d;
+    paged.ldk = paged.ldv = d;
+    run_attention(set, &paged, set->query_tile);
+    for (size_t i = 0; i < c->n_queries; i++)
+        check_equal(again.at + i * ldo, out.at + i * ldo, d, set->isa, "keys and values in blocks");
+    for (size_t b = 0; b < n_blocks; b++) buffer_free(block[b]);
     if (c->causal) { /* keys past the last query's position change nothing */
         lt_attention shorter = a;
         shorter.n_keys = c->first_position + (c->n_queries + 1) / 2, shorter.n_queries = (c->n_queries + 1) / 2;
