@@ -321,6 +321,15 @@ LATTICE_API lattice_status lattice_rerank(lattice_model *model, lattice_text que
                                           const lattice_rerank_options *options, float *scores, float *logits,
                                           lattice_usage *usage, lattice_error *err);
 
+/* ------------------------------------------------------------------ logits */
+
+/* Logits of the token that follows each input: out[n][vocab_size], for models with a language model's head (else
+ * LATTICE_ERR_UNSUPPORTED). Ids are used as given; lattice_encode without add_special makes those of a prompt. An empty input, an
+ * id outside the vocabulary and more tokens than the positions admit are errors naming the input; a row that is not finite is
+ * LATTICE_ERR_NOT_FINITE naming model and input. Rows do not depend on the other inputs. Safe from several threads. */
+LATTICE_API lattice_status lattice_logits(lattice_model *model, const lattice_ids *inputs, size_t n, float *out,
+                                          lattice_usage *usage, lattice_error *err);
+
 /* ------------------------------------------------------------------ measuring */
 
 /* One forward pass over n_seqs sequences of length seq_len of arbitrary ids, without tokenising; for benchmarks.

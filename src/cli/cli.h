@@ -20,6 +20,7 @@ const cli_command *cli_find_command(const char *name);
 
 extern const cli_command cli_embed_command;
 extern const cli_command cli_rerank_command;
+extern const cli_command cli_logits_command;
 extern const cli_command cli_tokenize_command;
 extern const cli_command cli_inspect_command;
 extern const cli_command cli_bench_command;

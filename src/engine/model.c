@@ -22,13 +22,25 @@ static lattice_status check_device(const char *device, lattice_error *err)
     return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "unknown device '%s'; use auto or cpu", device);
 }
 
+/* The tokens that a language model judges documents with, "no" and "yes". A checkpoint with modules.json is meant for vectors, and
+ * one whose vocabulary lacks a word cannot be asked. */
+static size_t find_score_ids(const lattice_model *m, uint32_t ids[2])
+{
+    if (m->config.head != LT_HEAD_LM || m->sentence.has_modules || !m->tokenizer) return 0;
+    const lt_tokenizer *tokenizer = lt_tokenizer_of(m->tokenizer);
+    bool found = lt_tokenizer_find(tokenizer, LT_STR("no"), &ids[0]) && lt_tokenizer_find(tokenizer, LT_STR("yes"), &ids[1]);
+    return found && ids[0] < m->config.vocab_size && ids[1] < m->config.vocab_size ? 2 : 0;
+}
+
 static lattice_status record_plan(lattice_model *m, lattice_error *err)
 {
     m->family = lt_family_find(&m->config);
     if (!m->family)
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: no family built in computes %s (model_type '%s')", m->folder,
                        m->config.architecture[0] ? m->config.architecture : "this architecture", m->config.model_type_name);
-    LT_TRY(m->family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, NULL, 0, &m->plan, err));
+    uint32_t ids[2];
+    size_t n_ids = find_score_ids(m, ids);
+    LT_TRY(m->family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, ids, n_ids, &m->plan, err));
     return m->plan.failed ? lt_no_memory(err, 0, "a plan") : LATTICE_OK;
 }
 
@@ -135,12 +147,12 @@ static lattice_status open_model(lattice_model *m, const char *folder, const lat
     LT_TRY(lt_config_read(m->mem, folder, &m->config, err));
     LT_TRY(lt_sentence_read(m->mem, folder, &m->config, !options->no_mmap, &m->sentence, err));
     LT_TRY(lt_checkpoint_open(m->mem, folder, !options->no_mmap, &m->checkpoint, err));
+    LT_TRY(open_tokenizer(m, options, err));
     LT_TRY(record_plan(m, err));
     count_weights(m);
     LT_TRY(compile_plan(m, options, err));
     LT_TRY(open_dense(m, err));
-    LT_TRY(name_ops(m, err));
-    return open_tokenizer(m, options, err);
+    return name_ops(m, err);
 }
 
 lattice_status lattice_model_open(lattice_runtime *runtime, const char *folder, const lattice_model_options *options,
@@ -192,13 +204,15 @@ lattice_tokenizer *lattice_model_tokenizer(lattice_model *model)
 
 lattice_head lt_model_head(const lattice_model *m)
 {
-    if (m->config.head == LT_HEAD_CLASSIFIER && m->plan.tails[LT_TAIL_SCORES].present) return LATTICE_HEAD_CLASSIFIER;
-    return LATTICE_HEAD_EMBEDDING;
+    if (!m->plan.tails[LT_TAIL_SCORES].present) return LATTICE_HEAD_EMBEDDING;
+    return m->config.head == LT_HEAD_CLASSIFIER ? LATTICE_HEAD_CLASSIFIER : LATTICE_HEAD_RERANKER;
 }
 
 void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
 {
-    bool is_classifier = lt_model_head(m) == LATTICE_HEAD_CLASSIFIER;
+    static const char *const no_yes[] = { "no", "yes" };
+    lattice_head head = lt_model_head(m);
+    bool is_classifier = head == LATTICE_HEAD_CLASSIFIER, is_reranker = head == LATTICE_HEAD_RERANKER;
     lt_memory_report memory;
     m->backend->memory(m->program, &memory);
     uint64_t packed = memory.packed_bytes;
@@ -220,11 +234,11 @@ void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
         .packed_bytes = packed,
         .workspace_bytes = memory.workspace_bytes,
         .workspace_touched_bytes = memory.touched_bytes,
-        .head = lt_model_head(m),
+        .head = head,
         .vocab_size = m->config.vocab_size,
-        .n_labels = is_classifier ? m->config.n_labels : 0,
-        .labels = is_classifier ? m->config.labels : NULL,
-        .n_scores = is_classifier ? m->config.n_labels : 0,
+        .n_labels = is_classifier ? m->config.n_labels : is_reranker ? 2 : 0,
+        .labels = is_classifier ? (const char *const *)m->config.labels : is_reranker ? no_yes : NULL,
+        .n_scores = is_classifier ? m->config.n_labels : is_reranker,
     };
 }
 

@@ -3,7 +3,7 @@
  * As in embed.c, a call goes through its documents in windows of bounded size: while one computes, the next is tokenised in the
  * background; a window is packed into batches by length, and results go to the rows of their documents. A cross-encoder reads
  * query and document as one pair in the form its tokenizer's post-processor gives them, and its classifier reads the first
- * token. */
+ * token; what a language model is asked is in judge.c. */
 #include "engine/rerank.h"
 
 #include <math.h>
@@ -63,7 +63,7 @@ static lattice_status fill_window(lt_rerank *job, lt_window *window, size_t firs
     while (first + window->n < job->n && window->n < limit && bytes < window_bytes) {
         size_t i = first + window->n;
         bytes += job->documents[i].length + job->query.len;
-        LT_TRY(add_pair(job, window, i, err));
+        LT_TRY(job->judges ? lt_judge_add(job, window, i, err) : add_pair(job, window, i, err));
     }
     return LATTICE_OK;
 }
@@ -88,7 +88,10 @@ static void softmax(const float *logits, size_t n, float *scores)
 
 static void score(const lt_rerank *job, const float *logits, float *scores)
 {
-    if (job->options->raw) {
+    if (job->judges) { /* softmax of two is the sigmoid of their difference */
+        double difference = (double)logits[1] - (double)logits[0];
+        scores[0] = (float)(job->options->raw ? difference : sigmoid(difference));
+    } else if (job->options->raw) {
         memcpy(scores, logits, job->n_labels * sizeof *scores);
     } else if (job->n_labels == 1) {
         scores[0] = (float)sigmoid((double)logits[0]);
@@ -111,7 +114,9 @@ static lattice_status finish_batch(lt_rerank *job, const lt_window *window, latt
         if (job->scores) score(job, logits, job->scores + i * job->n_scores);
         if (!job->usage) continue;
         job->usage->n_tokens += length;
-        if (job->usage->text_tokens) job->usage->text_tokens[i] = (uint32_t)length;
+        if (!job->usage->text_tokens) continue;
+        size_t past = job->judges ? lt_judge_past(job, window, packer->members[s]) : 0;
+        job->usage->text_tokens[i] = (uint32_t)(past + length);
     }
     job->done += packer->batch.n_seqs;
     return LATTICE_OK;
@@ -126,7 +131,9 @@ static lattice_status run_batch(lt_rerank *job, const lt_window *window, lattice
         return lt_no_memory(err, floats * sizeof(float), "logits");
     batch->out_rows = job->packer.seq_starts; /* the first token of each */
     batch->n_out = batch->n_seqs;
+    if (job->judges) LT_TRY(lt_judge_prepare(job, window, err));
     LT_TRY(model->backend->run(model->program, batch, LT_TAIL_SCORES, job->rows, NULL, err));
+    if (job->judges) lt_judge_discard(job);
     return finish_batch(job, window, err);
 }
 
@@ -164,6 +171,7 @@ static void run_fill(void *arg)
 
 static lattice_status run_job(lt_rerank *job, lattice_error *err)
 {
+    if (job->judges) LT_TRY(lt_judge_begin(job, err));
     LT_TRY(fill_window(job, &job->windows[0], 0, err));
     lt_pool *pool = job->model->runtime->pool;
     for (size_t current = 0;; current = 1 - current) {
@@ -189,12 +197,14 @@ static lattice_status resolve(lt_rerank *job, lattice_error *err)
 {
     const lattice_model *model = job->model;
     const lattice_rerank_options *o = job->options;
-    if (lt_model_head(model) != LATTICE_HEAD_CLASSIFIER)
+    lattice_head head = lt_model_head(model);
+    if (head == LATTICE_HEAD_EMBEDDING)
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: this %s model has no head that scores documents", model->folder,
                        model->family->name);
     if (job->n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "no documents");
     if (!model->tokenizer) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: no tokenizer", model->folder);
-    if (o->instruction)
+    job->judges = head == LATTICE_HEAD_RERANKER;
+    if (o->instruction && !job->judges)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "%s is a cross-encoder, which takes no instruction", model->folder);
     if (o->max_length > model->max_positions)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "maximum length %zu is more than the %zu tokens that %s admits",
@@ -229,9 +239,12 @@ lattice_status lattice_rerank(lattice_model *model, lattice_text query, const la
     LT_TRY(resolve(&job, err));
     LT_TRY(lt_take_scratch(model->tokenizer, &job.scratch, err));
     lt_tokens_init(&job.tokens, model->mem);
+    lt_tokens_init(&job.judge.suffix, model->mem);
+    lt_buf_init(&job.judge.text, model->mem);
     for (int i = 0; i < 2; i++) lt_window_init(&job.windows[i], model->mem);
     lt_packer_init(&job.packer, model->mem);
     lattice_status status = run_job(&job, err);
+    if (job.judges) lt_judge_end(&job);
     lt_packer_free(&job.packer);
     for (int i = 0; i < 2; i++) lt_window_free(&job.windows[i]);
     lt_tokens_free(&job.tokens);

@@ -537,6 +537,7 @@ lattice_status lt_sentence_read(const lattice_allocator *mem, const char *folder
     lt_arena_init(&sentence->arena, mem);
     sentence_reader r = { .mem = mem, .folder = folder, .config = config, .use_mmap = use_mmap, .out = sentence, .err = err };
     LT_TRY(read_document(&r, "", "modules.json", true, read_modules, &has_modules));
+    sentence->has_modules = has_modules;
     if (has_modules) LT_TRY(apply_modules(&r));
     LT_TRY(read_max_length(&r));
     return read_all_prompts(&r);

@@ -22,6 +22,7 @@ typedef struct lt_dense {
 
 typedef struct lt_sentence {
     lt_arena arena;
+    bool has_modules;           /* modules.json is there: the checkpoint is meant for vectors */
     unsigned pooling;           /* lattice_pooling bits */
     bool include_prompt;        /* pool over the prompt's tokens too (default true) */
     bool normalize;
