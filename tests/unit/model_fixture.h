@@ -381,19 +381,29 @@ static inline void check_trace(opened *m, const golden *g, test_batch *b)
     free(out);
 }
 
-/* All cases in one batch, pooled as the checkpoint says and normalised: |Δ| <= 5e-6. */
+/* All cases, also those with prompts, in one batch, pooled as the checkpoint says and normalised; cut
+ * and normalised again where the reference is: |Δ| <= 5e-6. */
 static inline void check_embeddings(opened *m, const golden *g, test_batch *b)
 {
     lattice_error err;
     batch_clear(b);
     for (size_t i = 0; i < g->n_cases; i++) batch_add(b, g->cases[i].ids, NULL, g->cases[i].n);
-    float *out = malloc(g->n_cases * m->hidden * sizeof(float));
+    for (size_t i = 0; i < g->n_prompted; i++) batch_add(b, g->prompted[i].ids, NULL, g->prompted[i].n);
+    float *out = malloc((g->n_cases + g->n_prompted) * m->hidden * sizeof(float));
     assert_int_equal(lt_tail_width(&m->plan, LT_TAIL_POOLED, 0), m->hidden);
     assert_ok_err(m->backend->run(m->program, &b->batch, LT_TAIL_POOLED, out, NULL, &err), &err);
-    for (size_t i = 0; i < g->n_cases; i++) {
-        assert_int_equal(g->cases[i].n_values, m->hidden);
-        normalize(out + i * m->hidden, m->hidden);
-        assert_near(out + i * m->hidden, g->cases[i].values, m->hidden, 5e-6f, g->cases[i].text);
+    for (size_t i = 0; i < g->n_cases + g->n_prompted; i++) {
+        const golden_case *c = i < g->n_cases ? &g->cases[i] : &g->prompted[i - g->n_cases];
+        float *x = out + i * m->hidden;
+        assert_int_equal(c->n_values, m->hidden);
+        normalize(x, m->hidden);
+        assert_near(x, c->values, m->hidden, 5e-6f, c->text);
+        for (size_t k = 0; k < c->n_cuts; k++) {
+            float cut[GOLDEN_FLOATS];
+            memcpy(cut, x, c->cut_n[k] * sizeof(float));
+            normalize(cut, c->cut_n[k]);
+            assert_near(cut, c->cut[k], c->cut_n[k], 5e-6f, c->text);
+        }
     }
     free(out);
 }

@@ -18,6 +18,8 @@ typedef struct golden_case {
     size_t n_ids;
     float embedding[512];
     size_t dim;
+    float cut[2][64]; /* the first cut_dim values, normalised again */
+    size_t cut_dim[2], n_cuts;
 } golden_case;
 
 typedef struct golden {
@@ -55,6 +57,13 @@ static void read_case(lt_json *j, golden_case *c)
             assert_ok(lt_json_begin_array(j));
             for (bool item; lt_json_next_element(j, &item) == LATTICE_OK && item;)
                 assert_ok(lt_json_float(j, &c->embedding[c->dim++]));
+        } else if (lt_str_is(key, "embedding_dims")) {
+            assert_ok(lt_json_begin_object(j));
+            for (bool cut; lt_json_next_member(j, &key, &cut) == LATTICE_OK && cut; c->n_cuts++) {
+                assert_ok(lt_json_begin_array(j));
+                for (bool item; lt_json_next_element(j, &item) == LATTICE_OK && item;)
+                    assert_ok(lt_json_float(j, &c->cut[c->n_cuts][c->cut_dim[c->n_cuts]++]));
+            }
         } else {
             assert_ok(lt_json_skip(j));
         }
@@ -271,6 +280,72 @@ static void texts_of_qwen3_embedding_give_the_reference_vectors(void **state)
     (void)state;
     check_fixture(FIXTURE("qwen3-embedding"), FIXTURE("qwen3-embedding/golden.json"));
     check_fixture(FIXTURE("qwen3-embedding-hd80-sharded-bf16"), FIXTURE("qwen3-embedding-hd80-sharded-bf16/golden.json"));
+}
+
+static void qwen3_vectors_are_cut_and_normalised_again(void **state)
+{
+    (void)state;
+    golden g = golden_read(FIXTURE("qwen3-embedding/golden.json"), "cases");
+    opened o = open_model(FIXTURE("qwen3-embedding"));
+    for (size_t i = 0; i < g.n; i++) {
+        const golden_case *c = &g.cases[i];
+        assert_int_equal(c->n_cuts, 2);
+        for (size_t k = 0; k < c->n_cuts; k++) {
+            lattice_embed_options options = lattice_embed_options_default();
+            options.dim = c->cut_dim[k];
+            lattice_text text = { c->text, c->length };
+            float *out = embed(&o, &text, 1, &options);
+            for (size_t j = 0; j < c->cut_dim[k]; j++) assert_true(fabsf(out[j] - c->cut[k][j]) <= 5e-6f);
+            free(out);
+        }
+    }
+    close_model(&o);
+    golden_free(&g);
+}
+
+/* The appended <|endoftext|> stays, whatever the limit: a cut text's vector is that of its first ids and this one. */
+static void cut_qwen3_texts_keep_their_last_token(void **state)
+{
+    (void)state;
+    opened o = open_model(FIXTURE("qwen3-embedding"));
+    lattice_text text = text_of("The quick brown fox jumps over the lazy dog.");
+    lattice_encode_options all = lattice_encode_options_default();
+    lattice_encoding e;
+    lattice_error err;
+    assert_ok_err(lattice_encode(lattice_model_tokenizer(o.model), text, NULL, &all, &e, &err), &err);
+    assert_true(e.n > 8);
+    uint32_t end = e.ids[e.n - 1], wanted_ids[6];
+    memcpy(wanted_ids, e.ids, 5 * sizeof *e.ids);
+    wanted_ids[5] = end;
+    lattice_encoding_free(&e);
+    lattice_embed_options options = lattice_embed_options_default();
+    options.max_length = 6;
+    float *out = embed(&o, &text, 1, &options), wanted[64];
+    lattice_ids ids = { wanted_ids, 6 };
+    assert_ok_err(lattice_embed_ids(o.model, &ids, 1, NULL, wanted, NULL, &err), &err);
+    assert_memory_equal(out, wanted, sizeof wanted);
+    free(out);
+    close_model(&o);
+}
+
+/* inference_config.json bounds the rotary table and with it the texts. */
+static void rotary_table_bounds_the_length(void **state)
+{
+    (void)state;
+    lt_test_folder folder = copy_model(FIXTURE("qwen3-embedding"));
+    write_text(&folder, "inference_config.json", "{\"rope_table_max_seq_len\": 20}");
+    opened o = open_model(folder.path);
+    assert_int_equal(o.info.max_positions, 20);
+    uint32_t ids[21];
+    for (uint32_t i = 0; i < 21; i++) ids[i] = 100 + i;
+    lattice_ids whole = { ids, 20 }, longer = { ids, 21 };
+    float out[64];
+    lattice_error err;
+    assert_ok_err(lattice_embed_ids(o.model, &whole, 1, NULL, out, NULL, &err), &err);
+    assert_int_equal(lattice_embed_ids(o.model, &longer, 1, NULL, out, NULL, &err), LATTICE_ERR_TOO_LONG);
+    assert_non_null(strstr(err.message, "20"));
+    close_model(&o);
+    lt_test_folder_remove(&folder);
 }
 
 /* Where the published model is installed: LATTICE_MINILM, else the folder that scripts/fetch-model fills. */
@@ -1232,6 +1307,9 @@ int main(void)
         cmocka_unit_test(texts_of_roberta_max_give_the_reference_vectors),
         cmocka_unit_test(texts_of_xlmr_mean_give_the_reference_vectors),
         cmocka_unit_test(texts_of_qwen3_embedding_give_the_reference_vectors),
+        cmocka_unit_test(qwen3_vectors_are_cut_and_normalised_again),
+        cmocka_unit_test(cut_qwen3_texts_keep_their_last_token),
+        cmocka_unit_test(rotary_table_bounds_the_length),
         cmocka_unit_test(texts_of_all_minilm_l6_v2_give_the_reference_vectors),
         cmocka_unit_test(instructions_of_qwen3_are_prompts),
         cmocka_unit_test(prompts_are_found_by_name_and_put_before_the_text),
