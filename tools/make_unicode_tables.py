@@ -18,6 +18,10 @@ LAST = 0x10FFFF
 CODES = [c for c in range(LAST + 1) if not 0xD800 <= c <= 0xDFFF]
 
 
+# General categories, numbered from 1 in this order; 0: unassigned or a surrogate.
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
+
+
 def by_regex(pattern):
     """Code points that the library's regular expressions match, asked in blocks."""
     found = set()
@@ -77,6 +81,15 @@ def main():
     flags["NUMBER"] = by_regex(r"\p{N}")
     flags["MARK"] = by_regex(r"\p{M}")
     flags["SPACE"] = by_regex(r"\s")
+    category = {}
+    for i, name in enumerate(CATEGORIES):
+        for c in by_regex(r"\p{%s}" % name):
+            assert category.setdefault(c, i + 1) == i + 1
+    assert by_regex(r"\d") == {c for c, k in category.items() if CATEGORIES[k - 1] == "Nd"}
+    word = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Pc"}
+    found, made = by_regex(r"\w"), {c for c, k in category.items() if CATEGORIES[k - 1] in word}
+    say(r"\w beyond letters, marks, Nd and Pc:", sorted(map(hex, found ^ made))[:20], len(found ^ made))
+    flags["REGEX_WORD"] = found
     say("regular expressions done")
 
     clean = mapped(normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False))
@@ -179,7 +192,7 @@ def main():
     say("graphemes: extends", len(extends), "prepends", len(prepends), "control", len(control), "pictures", len(pictures))
 
     names = list(flags)
-    assert len(names) <= 32
+    assert len(names) <= 27
     combos, class_of, stage1, stage2, blocks = {}, [], [], [], {}
     for c in range(LAST + 1):
         class_of.append(0)
@@ -187,6 +200,8 @@ def main():
     for i, name in enumerate(names):
         for c in flags[name]:
             bits[c] |= 1 << i
+    for c, k in category.items():
+        bits[c] |= k << 27
     combos[0] = 0
     for c in range(LAST + 1):
         class_of[c] = combos.setdefault(bits[c], len(combos))

@@ -1,10 +1,11 @@
 /* PCRE2 behind two calls. The expressions were written for Oniguruma in its Ruby syntax: lines are separated by LF alone, ^ and $
- * match at every line. Categories are Unicode's (UCP); limits bound backtracking, and reaching one is an error. */
+ * match at every line; regex_translate.c does the rest. Limits bound backtracking, and reaching one is an error. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/regex.h"
 
 #include <pcre2.h>
 
+#include "text/regex_translate.h"
 #include "text/unicode.h"
 
 #define MATCH_LIMIT 10000000u
@@ -48,6 +49,8 @@ lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, co
 {
     lattice_status status = LATTICE_OK;
     pcre2_compile_context *context = NULL;
+    lt_buf translated;
+    lt_buf_init(&translated, mem);
     lt_regex *r = lt_alloc_zero(mem, sizeof *r);
     if (!r) return lt_no_memory(err, sizeof *r, "a regular expression");
     r->mem = mem;
@@ -61,11 +64,13 @@ lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, co
     if (pattern.len) memcpy(r->pattern, pattern.data, pattern.len);
     r->pattern[pattern.len] = '\0';
     r->length = pattern.len;
+    LT_GO(lt_regex_translate(mem, r->general, pattern, where, &translated, err));
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
     PCRE2_SIZE offset;
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-    r->code = pcre2_compile((PCRE2_SPTR)r->pattern, pattern.len, options, &code, &offset, context);
+    r->code =
+        pcre2_compile((PCRE2_SPTR)(translated.data ? translated.data : ""), translated.len, options, &code, &offset, context);
     if (!r->code) {
         PCRE2_UCHAR message[128];
         if (code == PCRE2_ERROR_NOMEMORY || code == 121) {
@@ -73,13 +78,14 @@ lattice_status lt_regex_compile(const lattice_allocator *mem, lt_str pattern, co
             goto done;
         }
         if (pcre2_get_error_message(code, message, sizeof message) < 0) message[0] = '\0';
-        status = lt_fail(err, LATTICE_ERR_FORMAT, "%s: the expression '%.*s' does not compile: %s at byte %zu", where,
-                         LT_STR_ARG(pattern), (const char *)message, (size_t)offset);
+        status = lt_fail(err, LATTICE_ERR_FORMAT, "%s: the expression '%.*s' does not compile: %s", where, LT_STR_ARG(pattern),
+                         (const char *)message);
         goto done;
     }
     (void)pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it the expression is interpreted */
 done:
     pcre2_compile_context_free(context);
+    lt_buf_free(&translated);
     if (status != LATTICE_OK) {
         lt_regex_free(r);
         r = NULL;

@@ -11,30 +11,40 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LT_U_LETTER (1u << 0) /* \p{L}, \p{N}, \p{M}, \s of splitting expressions */
+#define LT_U_LETTER (1u << 0)             /* \p{L}, \p{N}, \p{M}, \s, \w of splitting expressions */
 #define LT_U_NUMBER (1u << 1)
 #define LT_U_MARK (1u << 2)
 #define LT_U_SPACE (1u << 3)
-#define LT_U_WHITE (1u << 4)      /* White_Space: pre-tokenizers, stripping, added tokens */
-#define LT_U_CONTROL (1u << 5)    /* dropped by BertNormalizer's clean_text */
-#define LT_U_CHINESE (1u << 6)    /* surrounded by spaces by BertNormalizer */
-#define LT_U_NONSPACING (1u << 7) /* dropped by BertNormalizer's strip_accents */
-#define LT_U_COMBINING (1u << 8)  /* dropped by StripAccents */
-#define LT_U_LOWER (1u << 9)      /* has another lower case */
-#define LT_U_NFD_SLOW (1u << 10)  /* may change in, or change its neighbours in, that normal form; text without such */
-#define LT_U_NFKD_SLOW (1u << 11) /* characters is in the form already */
-#define LT_U_NFC_SLOW (1u << 12)
-#define LT_U_NFKC_SLOW (1u << 13)
-#define LT_U_PUNCTUATION (1u << 14)
-#define LT_U_NUMERIC (1u << 15)   /* the pre-tokenizer Digits */
-#define LT_U_WORD (1u << 16)      /* \w of the pre-tokenizer Whitespace and of single_word */
-#define LT_U_G_EXTENDS (1u << 17) /* grapheme clusters: joins the character before it */
-#define LT_U_G_PREPENDS (1u << 18)
-#define LT_U_G_CONTROL (1u << 19)
-#define LT_U_G_PICTURE (1u << 20)
-#define LT_U_G_CONSONANT (1u << 21) /* Indic conjuncts */
-#define LT_U_G_LINKER (1u << 22)
-#define LT_U_G_CONJUNCT_EXTEND (1u << 23)
+#define LT_U_REGEX_WORD (1u << 4)
+#define LT_U_WHITE (1u << 5)              /* White_Space: pre-tokenizers, stripping, added tokens */
+#define LT_U_CONTROL (1u << 6)            /* dropped by BertNormalizer's clean_text */
+#define LT_U_CHINESE (1u << 7)            /* surrounded by spaces by BertNormalizer */
+#define LT_U_NONSPACING (1u << 8)         /* dropped by BertNormalizer's strip_accents */
+#define LT_U_COMBINING (1u << 9)          /* dropped by StripAccents */
+#define LT_U_LOWER (1u << 10)             /* has another lower case */
+#define LT_U_NFD_SLOW (1u << 11)          /* may change in, or change its neighbours in, that normal form; text without */
+#define LT_U_NFKD_SLOW (1u << 12)         /* such characters is in the form already */
+#define LT_U_NFC_SLOW (1u << 13)
+#define LT_U_NFKC_SLOW (1u << 14)
+#define LT_U_PUNCTUATION (1u << 15)       /* BertPreTokenizer and Punctuation */
+#define LT_U_NUMERIC (1u << 16)           /* the pre-tokenizer Digits */
+#define LT_U_WORD (1u << 17)              /* \w of the pre-tokenizer Whitespace and of single_word */
+#define LT_U_G_EXTENDS (1u << 18)         /* grapheme clusters: joins the character before it */
+#define LT_U_G_PREPENDS (1u << 19)
+#define LT_U_G_CONTROL (1u << 20)
+#define LT_U_G_PICTURE (1u << 21)
+#define LT_U_G_CONSONANT (1u << 22)       /* Indic conjuncts */
+#define LT_U_G_LINKER (1u << 23)
+#define LT_U_G_CONJUNCT_EXTEND (1u << 24)
+
+/* General categories, by the same regular expressions, in the flags' upper bits; 0: unassigned. */
+#define LT_U_CATEGORY_SHIFT 27
+// clang-format off
+enum {
+    LT_U_LU = 1, LT_U_LL, LT_U_LT, LT_U_LM, LT_U_LO, LT_U_MN, LT_U_MC, LT_U_ME, LT_U_ND, LT_U_NL, LT_U_NO, LT_U_PC, LT_U_PD, LT_U_PS,
+    LT_U_PE, LT_U_PI, LT_U_PF, LT_U_PO, LT_U_SM, LT_U_SC, LT_U_SK, LT_U_SO, LT_U_ZS, LT_U_ZL, LT_U_ZP, LT_U_CC, LT_U_CF, LT_U_CO,
+};
+// clang-format on
 
 typedef struct lt_unicode_record {
     uint16_t nfd, nfkd, lower;      /* places in the pool */
