@@ -13,7 +13,7 @@ PYTHON ?= python3
 
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all deps model demo check check-all bench bench-peers bench-texts baseline install uninstall format clean help
+.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts baseline install uninstall format clean help
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
@@ -42,6 +42,12 @@ check: deps ## unit and command-line tests, at most five minutes on two cores
 
 check-all: ## check, and sanitizers, both compilers, 64-bit ARM under qemu, fuzzing
 	@scripts/check-all
+
+TOKENIZERS ?= $(addprefix tests/fixtures/,bert-cls bert-mean-f16 roberta-max xlmr-mean qwen3-embedding qwen3.5-text)
+check-tokenizers: all model ## ids, spans and texts against Hugging Face tokenizers, at length (makes .venv-tokenizers; TOKENIZERS= folders)
+	@test -x .venv-tokenizers/bin/pip || $(PYTHON) -m venv .venv-tokenizers
+	@.venv-tokenizers/bin/pip install -q tokenizers==0.23.3
+	@.venv-tokenizers/bin/python tools/check_tokenizers.py --components 1000 $(TOKENIZERS) "$$(scripts/fetch-model --print-path)"
 
 bench: all model ## this machine's peak, and lattice's share of it
 	@build/lattice bench -m $(MODEL)

@@ -102,12 +102,73 @@ static void empty_matches_never_follow_a_match_at_its_end(void **state)
     lt_regex_scratch_free(scratch);
 }
 
+/* All matches of an expression in a text, as "[0,2)[3,3)"; "unsupported" or "malformed" if it is refused. */
+static const char *matches_of(const char *pattern, const char *text)
+{
+    static char out[256];
+    const lattice_allocator *mem = &lt_malloc_allocator;
+    lattice_error err;
+    lt_regex *regex;
+    lt_regex_scratch *scratch;
+    lattice_status status = lt_regex_compile(mem, lt_str_of(pattern), "file", &regex, &err);
+    if (status != LATTICE_OK) return status == LATTICE_ERR_UNSUPPORTED ? "unsupported" : "malformed";
+    assert_ok_err(lt_regex_scratch_create(mem, &scratch, &err), &err);
+    lt_regex_matches m = lt_regex_begin(regex, scratch, (const uint8_t *)text, strlen(text));
+    size_t n = 0;
+    out[0] = '\0';
+    for (;;) {
+        bool found;
+        size_t start, end;
+        assert_ok_err(lt_regex_next(&m, &found, &start, &end, &err), &err);
+        if (!found) break;
+        n += (size_t)snprintf(out + n, sizeof out - n, "[%zu,%zu)", start, end);
+    }
+    lt_regex_free(regex);
+    lt_regex_scratch_free(scratch);
+    return out;
+}
+
+/* What Hugging Face tokenizers 0.23.3 gave for the same (its Split pre-tokenizer, behavior Isolated). */
+static void expressions_mean_what_oniguruma_reads_in_them(void **state)
+{
+    (void)state;
+    assert_string_equal(matches_of("\\h+", "12 fG"), "[0,2)[3,4)"); /* hexadecimal digits, not blanks */
+    assert_string_equal(matches_of("(?m:a.b)", "a\nb"), "[0,3)");   /* m: dot matches line ends */
+    assert_string_equal(matches_of("a.b", "a\nb"), "");
+    assert_string_equal(matches_of("^x$", "x\nx\ny"), "[0,1)[2,3)");           /* every line */
+    assert_string_equal(matches_of("\\w+", "e\xcc\x81_\xd9\xa3!"), "[0,6)");   /* marks and digits are word characters */
+    assert_string_equal(matches_of("\\s+", "\xe1\xa0\x8e \xc2\x85"), "[3,6)"); /* U+180E is none, U+0085 is one */
+    assert_string_equal(matches_of("[^\\s\\p{L}]+", "a\xe1\xa0\x8e b"), "[1,4)");
+    /* a letter of Unicode 16, U+1C89, and a number of it, U+10D40, whatever PCRE2 is installed */
+    assert_string_equal(matches_of("\\p{L}+", "a\xe1\xb2\x89."), "[0,4)");
+    assert_string_equal(matches_of("\\p{Lu}", "\xe1\xb2\x89"), "[0,3)");
+    assert_string_equal(matches_of("[\\p{N}x]+", "x\xf0\x90\xb5\x80"), "[0,5)");
+    assert_string_equal(matches_of("\\P{L}+", "\xe1\xb2\x89!"), "[3,4)");
+    assert_string_equal(matches_of("[\\P{L}]+", "\xe1\xb2\x89!"), "[3,4)");
+    assert_string_equal(matches_of("\\p{^L}+", "\xe1\xb2\x89!"), "[3,4)");
+    assert_string_equal(matches_of("\\p{Han}", "\xe6\x97\xa5"), "[0,3)");
+}
+
+static void what_pcre2_cannot_say_is_refused(void **state)
+{
+    (void)state;
+    assert_string_equal(matches_of("[a-z&&[^b]]", "a"), "unsupported");
+    assert_string_equal(matches_of("[a[bc]]", "a"), "unsupported");
+    assert_string_equal(matches_of("a{1,3}+", "a"), "unsupported");
+    assert_string_equal(matches_of("(", "a"), "malformed");
+    assert_string_equal(matches_of("\\", "a"), "malformed");
+    assert_string_equal(matches_of("[a", "a"), "malformed");
+    assert_string_equal(matches_of("\\p{NoSuch}", "a"), "malformed");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matchers_split_as_pcre2_does),
         cmocka_unit_test(only_the_exact_text_of_an_expression_is_known),
         cmocka_unit_test(empty_matches_never_follow_a_match_at_its_end),
+        cmocka_unit_test(expressions_mean_what_oniguruma_reads_in_them),
+        cmocka_unit_test(what_pcre2_cannot_say_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
