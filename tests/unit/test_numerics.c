@@ -8,7 +8,8 @@
 typedef struct shape {
     size_t hidden, heads, intermediate, layers, vocabulary, positions;
     lt_dtype dtype;
-    float spread; /* of the matrices; the larger, the more attention peaks */
+    float spread;              /* of the matrices; the larger, the more attention peaks */
+    size_t kv_heads, head_dim; /* of a Qwen3; else both 0: a BERT */
 } shape;
 
 static uint64_t random_state = 88172645463325252u;
@@ -84,42 +85,96 @@ static void put_norm(writer *w, const char *stem, size_t n)
     put_tensor(w, name, n, 0, 0, 0.2f);
 }
 
-/* Writes config.json and model.safetensors of a BERT. */
+static void put_bert(writer *w, const shape *s)
+{
+    char stem[96];
+    put_tensor(w, "embeddings.word_embeddings.weight", s->vocabulary, s->hidden, 0, 1);
+    put_tensor(w, "embeddings.position_embeddings.weight", s->positions, s->hidden, 0, 1);
+    put_tensor(w, "embeddings.token_type_embeddings.weight", 2, s->hidden, 0, 1);
+    put_norm(w, "embeddings.LayerNorm", s->hidden);
+    for (size_t layer = 0; layer < s->layers; layer++) {
+        static const char *const squares[] = { "attention.self.query", "attention.self.key", "attention.self.value",
+                                               "attention.output.dense" };
+        for (int i = 0; i < 4; i++) {
+            snprintf(stem, sizeof stem, "encoder.layer.%zu.%s", layer, squares[i]);
+            put_linear(w, stem, s->hidden, s->hidden, s->spread);
+        }
+        snprintf(stem, sizeof stem, "encoder.layer.%zu.attention.output.LayerNorm", layer);
+        put_norm(w, stem, s->hidden);
+        snprintf(stem, sizeof stem, "encoder.layer.%zu.intermediate.dense", layer);
+        put_linear(w, stem, s->intermediate, s->hidden, s->spread);
+        snprintf(stem, sizeof stem, "encoder.layer.%zu.output.dense", layer);
+        put_linear(w, stem, s->hidden, s->intermediate, s->spread);
+        snprintf(stem, sizeof stem, "encoder.layer.%zu.output.LayerNorm", layer);
+        put_norm(w, stem, s->hidden);
+    }
+}
+
+static void put_qwen3(writer *w, const shape *s)
+{
+    const size_t q_dim = s->heads * s->head_dim, kv_dim = s->kv_heads * s->head_dim;
+    const struct {
+        const char *name;
+        size_t rows, cols;
+    } tensors[] = {
+        { "input_layernorm", s->hidden, 0 },
+        { "self_attn.q_proj", q_dim, s->hidden },
+        { "self_attn.k_proj", kv_dim, s->hidden },
+        { "self_attn.v_proj", kv_dim, s->hidden },
+        { "self_attn.q_norm", s->head_dim, 0 },
+        { "self_attn.k_norm", s->head_dim, 0 },
+        { "self_attn.o_proj", s->hidden, q_dim },
+        { "post_attention_layernorm", s->hidden, 0 },
+        { "mlp.gate_proj", s->intermediate, s->hidden },
+        { "mlp.up_proj", s->intermediate, s->hidden },
+        { "mlp.down_proj", s->hidden, s->intermediate },
+    };
+    put_tensor(w, "model.embed_tokens.weight", s->vocabulary, s->hidden, 0, 1);
+    for (size_t layer = 0; layer < s->layers; layer++) {
+        for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+            char name[96];
+            bool gain = tensors[i].cols == 0;
+            snprintf(name, sizeof name, "model.layers.%zu.%s.weight", layer, tensors[i].name);
+            put_tensor(w, name, tensors[i].rows, tensors[i].cols, gain ? 1 : 0, gain ? 0.2f : s->spread);
+        }
+    }
+    put_tensor(w, "model.norm.weight", s->hidden, 0, 1, 0.2f);
+}
+
+static int print_config(const shape *s, char *text, size_t size)
+{
+    if (s->kv_heads > 0) {
+        return snprintf(
+            text, size,
+            "{\"architectures\":[\"Qwen3Model\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\",\"hidden_size\":%zu,"
+            "\"intermediate_size\":%zu,\"rms_norm_eps\":1e-6,\"max_position_embeddings\":%zu,"
+            "\"num_attention_heads\":%zu,\"num_key_value_heads\":%zu,\"head_dim\":%zu,\"num_hidden_layers\":%zu,"
+            "\"rope_theta\":10000,\"tie_word_embeddings\":true,\"vocab_size\":%zu}",
+            s->hidden, s->intermediate, s->positions, s->heads, s->kv_heads, s->head_dim, s->layers, s->vocabulary);
+    }
+    return snprintf(text, size,
+                    "{\"architectures\":[\"BertModel\"],\"model_type\":\"bert\",\"hidden_act\":\"gelu\",\"hidden_size\":%zu,"
+                    "\"intermediate_size\":%zu,\"layer_norm_eps\":1e-12,\"max_position_embeddings\":%zu,"
+                    "\"num_attention_heads\":%zu,\"num_hidden_layers\":%zu,\"pad_token_id\":0,\"type_vocab_size\":2,"
+                    "\"vocab_size\":%zu}",
+                    s->hidden, s->intermediate, s->positions, s->heads, s->layers, s->vocabulary);
+}
+
+/* Writes config.json and model.safetensors. */
 static void write_checkpoint(const lt_test_folder *folder, const shape *s)
 {
-    char path[256], text[1024], stem[96];
-    int length =
-        snprintf(text, sizeof text,
-                 "{\"architectures\":[\"BertModel\"],\"model_type\":\"bert\",\"hidden_act\":\"gelu\",\"hidden_size\":%zu,"
-                 "\"intermediate_size\":%zu,\"layer_norm_eps\":1e-12,\"max_position_embeddings\":%zu,"
-                 "\"num_attention_heads\":%zu,\"num_hidden_layers\":%zu,\"pad_token_id\":0,\"type_vocab_size\":2,"
-                 "\"vocab_size\":%zu}",
-                 s->hidden, s->intermediate, s->positions, s->heads, s->layers, s->vocabulary);
+    char path[256], text[1024];
+    int length = print_config(s, text, sizeof text);
     lt_test_write_file(lt_test_path(folder, "config.json", path), text, (size_t)length);
 
     char *header = NULL, *data = NULL;
     size_t header_size, data_size;
     writer w = { .header = open_memstream(&header, &header_size), .data = open_memstream(&data, &data_size), .dtype = s->dtype };
     fputc('{', w.header);
-    put_tensor(&w, "embeddings.word_embeddings.weight", s->vocabulary, s->hidden, 0, 1);
-    put_tensor(&w, "embeddings.position_embeddings.weight", s->positions, s->hidden, 0, 1);
-    put_tensor(&w, "embeddings.token_type_embeddings.weight", 2, s->hidden, 0, 1);
-    put_norm(&w, "embeddings.LayerNorm", s->hidden);
-    for (size_t layer = 0; layer < s->layers; layer++) {
-        static const char *const squares[] = { "attention.self.query", "attention.self.key", "attention.self.value",
-                                               "attention.output.dense" };
-        for (int i = 0; i < 4; i++) {
-            snprintf(stem, sizeof stem, "encoder.layer.%zu.%s", layer, squares[i]);
-            put_linear(&w, stem, s->hidden, s->hidden, s->spread);
-        }
-        snprintf(stem, sizeof stem, "encoder.layer.%zu.attention.output.LayerNorm", layer);
-        put_norm(&w, stem, s->hidden);
-        snprintf(stem, sizeof stem, "encoder.layer.%zu.intermediate.dense", layer);
-        put_linear(&w, stem, s->intermediate, s->hidden, s->spread);
-        snprintf(stem, sizeof stem, "encoder.layer.%zu.output.dense", layer);
-        put_linear(&w, stem, s->hidden, s->intermediate, s->spread);
-        snprintf(stem, sizeof stem, "encoder.layer.%zu.output.LayerNorm", layer);
-        put_norm(&w, stem, s->hidden);
+    if (s->kv_heads > 0) {
+        put_qwen3(&w, s);
+    } else {
+        put_bert(&w, s);
     }
     fputc('}', w.header);
     while (ftell(w.header) % 8) fputc(' ', w.header);
@@ -243,23 +298,33 @@ static void check_shape(const shape *s, bool no_packed_copies)
 static void random_batches_orders_splits_and_threads_give_the_same_bits(void **state)
 {
     (void)state;
-    check_shape(&(shape){ 36, 3, 100, 2, 300, 200, LT_F32, 0.4f }, false);
-    check_shape(&(shape){ 80, 2, 56, 1, 200, 400, LT_F32, 0.8f }, false);
+    check_shape(&(shape){ 36, 3, 100, 2, 300, 200, LT_F32, 0.4f, 0, 0 }, false);
+    check_shape(&(shape){ 80, 2, 56, 1, 200, 400, LT_F32, 0.8f, 0, 0 }, false);
 }
 
 static void sixteen_bit_weights_give_the_same_bits(void **state)
 {
     (void)state;
-    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_F16, 0.4f }, false);
-    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_BF16, 0.4f }, false);
+    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_F16, 0.4f, 0, 0 }, false);
+    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_BF16, 0.4f, 0, 0 }, false);
 }
 
 /* The single vectors come from packed copies: packing when touched must not change a bit. */
 static void weights_packed_when_touched_give_the_same_bits(void **state)
 {
     (void)state;
-    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_F32, 0.4f }, true);
-    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_BF16, 0.4f }, true);
+    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_F32, 0.4f, 0, 0 }, true);
+    check_shape(&(shape){ 36, 3, 100, 2, 300, 150, LT_BF16, 0.4f, 0, 0 }, true);
+}
+
+/* Grouped and causal heads, whose width is not a whole number of vectors; rows over and under what is split by columns. */
+static void decoders_give_the_same_bits(void **state)
+{
+    (void)state;
+    check_shape(&(shape){ 36, 6, 100, 2, 300, 300, LT_F32, 0.4f, 2, 20 }, false);
+    check_shape(&(shape){ 44, 4, 70, 2, 300, 150, LT_BF16, 0.4f, 1, 34 }, false);
+    check_shape(&(shape){ 36, 6, 100, 2, 300, 300, LT_F32, 0.4f, 2, 20 }, true);
+    check_shape(&(shape){ 40, 2, 56, 1, 200, 400, LT_BF16, 0.8f, 2, 36 }, true);
 }
 
 /* ------------------------------------------------------------------ reports from the field */
@@ -267,7 +332,7 @@ static void weights_packed_when_touched_give_the_same_bits(void **state)
 /* Equal texts of the lengths given, one id a text, in one batch: each finite and bit-identical to its single run. */
 static void check_lengths(const size_t *lengths, size_t n)
 {
-    const shape s = { 48, 4, 96, 2, 300, 728, LT_F32, 0.4f };
+    const shape s = { 48, 4, 96, 2, 300, 728, LT_F32, 0.4f, 0, 0 };
     lt_test_folder folder = lt_test_folder_create();
     write_checkpoint(&folder, &s);
     static const lt_compile_options room = { .max_tokens = BATCH_TOKENS, .max_seqs = BATCH_SEQS };
@@ -322,6 +387,7 @@ int main(void)
         cmocka_unit_test(random_batches_orders_splits_and_threads_give_the_same_bits),
         cmocka_unit_test(sixteen_bit_weights_give_the_same_bits),
         cmocka_unit_test(weights_packed_when_touched_give_the_same_bits),
+        cmocka_unit_test(decoders_give_the_same_bits),
         cmocka_unit_test(batch_neighbours_never_leak),
         cmocka_unit_test(long_batches_never_overflow),
     };
