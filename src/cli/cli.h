@@ -26,7 +26,7 @@ extern const cli_command cli_inspect_command;
 extern const cli_command cli_bench_command;
 extern const cli_command cli_version_command;
 extern const cli_command cli_pull_command;
-extern const cli_command cli_generate_command;
+extern const cli_command cli_completions_command;
 
 /* ------------------------------------------------------------------ common options */
 

@@ -14,7 +14,7 @@ static const cli_command *const commands[] = {
 #endif
     &cli_bench_command,
     &cli_version_command,
-    &cli_generate_command,
+    &cli_completions_command,
 };
 
 const cli_command *const *cli_commands(size_t *n)

@@ -31,7 +31,7 @@ class Generated(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         self.path, self.text = {}, {}
         for form in ("bash", "zsh", "fish", "man"):
-            self.text[form] = run(LATTICE, "generate", form)
+            self.text[form] = run(LATTICE, "completions", form)
             self.path[form] = os.path.join(self.folder, "lattice." + form)
             with open(self.path[form], "w") as file:
                 file.write(self.text[form])
@@ -79,7 +79,7 @@ class Generated(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     def test_unknown_form_is_wrong_usage(self):
-        self.assertEqual(subprocess.run([LATTICE, "generate", "csh"], capture_output=True).returncode, 2)
+        self.assertEqual(subprocess.run([LATTICE, "completions", "csh"], capture_output=True).returncode, 2)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-/* lattice generate (not listed): shell completions and the man page, written from the commands' own tables, so that they cannot
- * say anything else than --help does. The build runs it; `lattice generate bash` works anywhere. */
+/* lattice completions (not listed): shell completions and the man page, written from the commands' own tables, so that they cannot
+ * say anything else than --help does. The build runs it; `lattice completions bash` works anywhere. */
 #include "cli/cli.h"
 
 /* What a completion offers after an option. */
@@ -54,7 +54,7 @@ static const char where_models_are[] = "${XDG_DATA_HOME:-$HOME/.local/share}/lat
 static void write_bash(lt_buf *out)
 {
     lt_buf_printf(out,
-                  "# bash completion for lattice, made by `lattice generate bash`.\n"
+                  "# bash completion for lattice, made by `lattice completions bash`.\n"
                   "\n"
                   "_lattice_models() {\n"
                   "    local root=\"%s\" config\n"
@@ -148,7 +148,7 @@ static void write_zsh(lt_buf *out)
 {
     lt_buf_printf(out,
                   "#compdef lattice\n"
-                  "# zsh completion for lattice, made by `lattice generate zsh`.\n"
+                  "# zsh completion for lattice, made by `lattice completions zsh`.\n"
                   "\n"
                   "_lattice_models() {\n"
                   "  local root=%s\n"
@@ -205,7 +205,7 @@ static void write_zsh(lt_buf *out)
 
 static void write_fish(lt_buf *out)
 {
-    lt_buf_append_z(out, "# fish completion for lattice, made by `lattice generate fish`.\n"
+    lt_buf_append_z(out, "# fish completion for lattice, made by `lattice completions fish`.\n"
                          "\n"
                          "function __lattice_models\n"
                          "    set -l root $HOME/.local/share/lattice/models\n"
@@ -324,7 +324,7 @@ static void write_man_command(lt_buf *out, const cli_command *command)
 
 static void write_man(lt_buf *out)
 {
-    lt_buf_append_z(out, ".\\\" made by `lattice generate man`\n"
+    lt_buf_append_z(out, ".\\\" made by `lattice completions man`\n"
                          ".TH LATTICE 1 \"\" \"lattice " LATTICE_VERSION "\" \"User commands\"\n"
                          ".SH NAME\n"
                          "lattice \\- embeddings from Hugging Face checkpoints\n"
@@ -378,13 +378,13 @@ static int run(void *arguments, char **operands, size_t n_operands)
         lt_buf_free(&out);
         return code;
     }
-    return cli_usage(&cli_generate_command, "'%s' is none of bash, zsh, fish, man", operands[0]);
+    return cli_usage(&cli_completions_command, "'%s' is none of bash, zsh, fish, man", operands[0]);
 }
 
 static const cli_option options[] = { { 0 } };
 
-const cli_command cli_generate_command = {
-    .name = "generate",
+const cli_command cli_completions_command = {
+    .name = "completions",
     .operands = "bash|zsh|fish|man",
     .summary = "shell completions and the man page",
     .description = "Prints the completions for a shell, or the man page.",
