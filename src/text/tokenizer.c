@@ -3,9 +3,9 @@
  * A text is walked once: added tokens are cut out; each piece between them is normalised, searched for the added tokens that
  * match normalised text, pre-tokenised, and every span goes to the model at once. Nothing is kept of a piece but its tokens.
  *
- * A text much longer than `max_length` needs is not read to its end. Where the parts of the tokenizer allow it (`local`), the
- * prefix up to a space behind a letter or digit is encoded first: what comes before such a place does not depend on what follows
- * it. If it gives more than `max_length` tokens, the rest cannot matter; else a prefix four times as long is tried. */
+ * A text is not read on when it has given more than `max_length` tokens. Normalising comes before that, so where the parts of the
+ * tokenizer allow it (`local`) only the prefix up to a space behind a letter or digit is looked at first: what comes before such
+ * a place does not depend on what follows it. If it gives too few tokens, a prefix four times as long is tried. */
 #include "text/tokenizer.h"
 
 #include "base/utf8.h"
@@ -121,8 +121,17 @@ typedef struct encoder {
     const lt_tokenizer *t;
     lt_scratch *s;
     lt_tokens *out;
+    size_t limit; /* tokens after which nothing more is wanted; 0: none */
     bool literal, track;
 } encoder;
+
+/* What ends a walk that has given enough; it never leaves this file. */
+#define ENOUGH LATTICE_ERR_CANCELLED
+
+static inline bool has_enough(const encoder *e)
+{
+    return e->limit != 0 && e->out->n > e->limit;
+}
 
 static inline bool push(encoder *e, uint32_t id, struct lt_span span)
 {
@@ -154,7 +163,7 @@ static lattice_status encode_span(void *arg, const lt_view *span, lattice_error 
         const lt_piece *p = &pieces->data[i];
         if (!push(e, p->id, span_of(e, span, p->start, p->end))) return lt_no_memory(err, e->out->n, "tokens");
     }
-    return LATTICE_OK;
+    return has_enough(e) ? ENOUGH : LATTICE_OK;
 }
 
 /* A piece between added tokens of the raw text. */
@@ -173,6 +182,7 @@ static lattice_status encode_piece(encoder *e, lt_view view, lattice_error *err)
         }
         if (!token) return LATTICE_OK;
         if (!push(e, token->id, span_of(e, &view, start, end))) return lt_no_memory(err, e->out->n, "tokens");
+        if (has_enough(e)) return ENOUGH;
     }
 }
 
@@ -187,6 +197,7 @@ static lattice_status encode_view(encoder *e, const lt_view *view, lattice_error
         if (before < start) LT_TRY(encode_piece(e, lt_view_slice(view, before, start), err));
         if (!token) return LATTICE_OK;
         if (!push(e, token->id, span_of(e, view, start, end))) return lt_no_memory(err, e->out->n, "tokens");
+        if (has_enough(e)) return ENOUGH;
     }
 }
 
@@ -214,7 +225,8 @@ static lattice_status encode_bytes(encoder *e, lt_str text, lattice_error *err)
 {
     lt_view view = { (const uint8_t *)text.data, text.len, NULL, 0 };
     if (lt_utf8_valid_prefix(view.data, view.n) < view.n) LT_TRY(repair(&e->s->repaired, e->track, &view, err));
-    return encode_view(e, &view, err);
+    lattice_status status = encode_view(e, &view, err);
+    return status == ENOUGH ? LATTICE_OK : status;
 }
 
 /* The first place from `from` on where a text may be cut: before a space that follows an ASCII letter or digit. */
@@ -227,17 +239,19 @@ static size_t find_cut(lt_str text, size_t from)
     return text.len;
 }
 
-/* Encodes text into *out; of tokens beyond `limit` (0: none) only the first is sure to be there. */
+/* Encodes text into *out; of tokens beyond `limit` (0: none) only the first is sure to be there, and its span is not sure: it may
+ * take white space behind the cut. */
 static lattice_status encode_text(encoder *e, lt_str text, size_t limit, lattice_error *err)
 {
     if (text.len > UINT32_MAX / 4) return lt_fail(err, LATTICE_ERR_TOO_LONG, "a text of %zu bytes", text.len);
     size_t part = limit;
+    e->limit = limit;
     if (!e->t->local || limit == 0 || !lt_mul(part, 16, &part) || !lt_add(part, 1024, &part)) part = text.len;
     while (part < text.len) {
         size_t cut = find_cut(text, part);
         if (cut == text.len) break;
         LT_TRY(encode_bytes(e, (lt_str){ text.data, cut }, err));
-        if (e->out->n > limit + 1) return LATTICE_OK; /* the last token may reach over the cut by its white space */
+        if (has_enough(e)) return LATTICE_OK;
         if (!lt_mul(cut, 4, &part)) break;
     }
     return encode_bytes(e, text, err);
@@ -260,7 +274,7 @@ static lattice_status encode_pair(encoder *e, lt_str text, lt_str pair, const lt
 lattice_status lt_tokenizer_encode(const lt_tokenizer *t, lt_scratch *s, lt_str text, const lt_str *pair,
                                    const lt_encode_options *options, lt_tokens *tokens, lattice_error *err)
 {
-    encoder e = { t, s, &s->first, options->literal, !options->no_spans };
+    encoder e = { t, s, &s->first, 0, options->literal, !options->no_spans };
     tokens->n = 0;
     tokens->truncated = false;
     if (pair) {
