@@ -157,13 +157,22 @@ static void qk_norm_rope(const run *r, const lt_op *op, const frame *f, part p)
     }
 }
 
-/* Columns of panels [panel_begin, panel_end) of a product whose W is gate over up: a panel of the gate writes y, the same panel of
- * up multiplies it, while it is in the nearest cache. */
+/* Packs a panel of a weight that is packed when touched; what the next one is packed from is fetched during the product, else
+ * packing would wait for memory most of its time. */
+static void touch_panel(const run *r, const lt_cpu_weight *w, const frame *f, size_t index, lt_linear *args)
+{
+    float *panel = panel_scratch(r, f->thread);
+    lt_cpu_pack_panel(w, r->kernels, index, panel, gather_scratch(r, f->thread));
+    args->panels = panel;
+    if (index + 1 < w->n_panels) args->next = lt_cpu_panel_bytes(w, r->kernels, index + 1, &args->next_size);
+}
+
+/* Columns of panels [panel_begin, panel_end) of a product whose W is gate over up: a panel of the gate writes y, the same panel
+ * of up multiplies it, while it is in the nearest cache. */
 static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, lt_linear *args)
 {
     const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
     const float *residual = args->residual;
-    float *panel = panel_scratch(r, f->thread), *gather = gather_scratch(r, f->thread);
     args->n = w->source->rows / 2;
     for (size_t i = p.panel_begin; i < p.panel_end; i++) {
         args->panel_begin = i;
@@ -172,8 +181,7 @@ static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, 
             if (w->panels) {
                 args->panels = w->panels + (2 * i + up) * r->kernels->nr * args->k;
             } else {
-                lt_cpu_pack_panel(w, r->kernels, 2 * i + up, panel, gather);
-                args->panels = panel;
+                touch_panel(r, w, f, 2 * i + up, args);
             }
             args->activation = up ? LT_ACT_NONE : op->activation;
             args->gate = up ? args->y : NULL;
@@ -216,10 +224,8 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         r->kernels->linear(&args);
         return;
     }
-    float *panel = panel_scratch(r, f->thread), *gather = gather_scratch(r, f->thread);
-    args.panels = panel;
     for (size_t i = p.panel_begin; i < p.panel_end; i++) {
-        lt_cpu_pack_panel(w, r->kernels, i, panel, gather);
+        touch_panel(r, w, f, i, &args);
         args.panel_begin = i;
         args.panel_end = i + 1;
         r->kernels->linear(&args);

@@ -27,6 +27,8 @@ typedef struct lt_linear {
     size_t ldr;
     float *y;
     size_t ldy;
+    const void *next; /* next_size bytes that are wanted after this product: fetched meanwhile. NULL: the panel behind the last */
+    size_t next_size;
 } lt_linear;
 
 /* One head of one sequence, a tile of its queries:

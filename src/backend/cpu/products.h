@@ -162,11 +162,15 @@ static void linear(const lt_linear *a)
     const size_t least = a->m / n_tiles, more = a->m % n_tiles;
     /* The tiles of a panel together fetch the next one, which lies right behind, into L2: with weights from L3 that is 93% of
      * peak instead of 70% at 96 rows. One tile has no time for a whole panel and fetches what it needs itself soon. */
-    const size_t panel_size = a->k * LT_NR, step = 4 * LT_NR * sizeof(float); /* bytes in four steps */
-    const size_t lines = (step / 64 + n_tiles - 1) / n_tiles, share = a->k / 4 * lines * 64;
-    const size_t ahead = n_tiles == 1 ? min_size(panel_size, 4096) : panel_size;
+    const size_t panel_size = a->k * LT_NR, quads = a->k / 4 + 1;
+    const size_t ahead = (n_tiles == 1 ? min_size(panel_size, 4096) : panel_size) * sizeof(float);
     const float *panel = a->panels;
     for (size_t index = a->panel_begin; index < a->panel_end; index++, panel += panel_size) {
+        /* What is fetched, and how many cache lines of it in four steps of a tile. */
+        const bool last = a->next && index + 1 == a->panel_end;
+        const uintptr_t next = last ? (uintptr_t)a->next : (uintptr_t)panel + ahead;
+        const size_t next_lines = (last ? a->next_size : panel_size * sizeof(float)) / 64;
+        const size_t lines = (next_lines + quads * n_tiles - 1) / (quads * n_tiles), share = a->k / 4 * lines * 64;
         size_t row = 0;
         for (size_t i = 0; i < n_tiles; i++) {
             const size_t rows = least + (i < more);
@@ -176,8 +180,8 @@ static void linear(const lt_linear *a)
                                   .b = panel,
                                   .c = c,
                                   .ldc = LT_NR,
-                                  .prefetch = (uintptr_t)panel + ahead * sizeof(float) + i * share,
-                                  .lines = i * lines * 64 < step ? lines : 0 };
+                                  .prefetch = next + i * share,
+                                  .lines = i * share < next_lines * 64 ? lines : 0 };
             tiles[rows](&t);
             finish_tile(a, c, row, rows, index * LT_NR);
             row += rows;

@@ -65,6 +65,14 @@ LT_VECTOR vf v_load_bf16_n(const void *p, size_t n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_load_16_n(p, n)), 16));
 }
+LT_VECTOR vf v_low_bf16(vf a)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16));
+}
+LT_VECTOR vf v_high_bf16(vf a)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32((int)0xffff0000)));
+}
 LT_VECTOR vf v_add(vf a, vf b)
 {
     return _mm256_add_ps(a, b);

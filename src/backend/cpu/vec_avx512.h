@@ -57,6 +57,14 @@ LT_VECTOR vf v_load_bf16_n(const void *p, size_t n)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_mask(n), p)), 16));
 }
+LT_VECTOR vf v_low_bf16(vf a)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16));
+}
+LT_VECTOR vf v_high_bf16(vf a)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32((int)0xffff0000)));
+}
 LT_VECTOR vf v_add(vf a, vf b)
 {
     return _mm512_add_ps(a, b);

@@ -71,6 +71,14 @@ LT_VECTOR vf v_load_bf16_n(const void *p, size_t n)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(v_load_16_n(p, n), 16));
 }
+LT_VECTOR vf v_low_bf16(vf a)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 16));
+}
+LT_VECTOR vf v_high_bf16(vf a)
+{
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0xffff0000)));
+}
 LT_VECTOR vf v_add(vf a, vf b)
 {
     return vaddq_f32(a, b);

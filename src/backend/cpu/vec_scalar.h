@@ -4,6 +4,7 @@
  *   LT_VL               floats in a vector
  *   v_load, v_load_n    from memory of any alignment; _n: the first n < LT_VL floats, zeros after them
  *   v_load_f16, _bf16   the same from 16-bit floats
+ *   v_low_bf16, v_high  of lanes that hold two 16-bit floats each: those in the lower, or the higher halves
  *   v_store, v_store_n  never touch memory past the vector, or past n
  *   v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
  *   v_fma_broadcast     *a · b + c for every lane of b
@@ -90,6 +91,14 @@ LT_VECTOR vf v_load_bf16(const void *p)
 LT_VECTOR vf v_load_bf16_n(const void *p, size_t n)
 {
     return n ? v_load_bf16(p) : 0;
+}
+LT_VECTOR vf v_low_bf16(vf a)
+{
+    return v_from_bits(v_to_bits(a) << 16);
+}
+LT_VECTOR vf v_high_bf16(vf a)
+{
+    return v_from_bits(v_to_bits(a) & 0xffff0000);
 }
 LT_VECTOR vf v_add(vf a, vf b)
 {

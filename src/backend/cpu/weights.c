@@ -156,32 +156,54 @@ size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *ker
     return kernels->nr * weights->max_cols;
 }
 
+/* The rows of panel `index`: n of them, from row `row` of a segment on, which is left after `here` of them. */
+typedef struct panel_rows {
+    int segment;
+    size_t row, n, here;
+} panel_rows;
+
+static panel_rows rows_of_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index)
+{
+    const lt_weight *source = weight->source;
+    size_t end = weight->is_glu ? source->rows / 2 : source->rows;
+    panel_rows p = { .row = (weight->is_glu ? index / 2 : index) * kernels->nr };
+    p.n = end - p.row < kernels->nr ? end - p.row : kernels->nr;
+    if (weight->is_glu && index % 2 == 1) p.row += end;
+    size_t segment_rows = lt_segment_rows(&source->segments[0], source->cols);
+    while (p.row >= segment_rows) {
+        p.row -= segment_rows;
+        segment_rows = lt_segment_rows(&source->segments[++p.segment], source->cols);
+    }
+    p.here = segment_rows - p.row < p.n ? segment_rows - p.row : p.n;
+    return p;
+}
+
+const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size)
+{
+    panel_rows p = rows_of_panel(weight, kernels, index);
+    size_t row_size = weight->source->cols * lt_dtype_size(weight->source->dtype);
+    *size = p.here * row_size;
+    return weight->data[p.segment] + p.row * row_size;
+}
+
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather)
 {
     const lt_weight *source = weight->source;
-    size_t cols = source->cols, element = lt_dtype_size(source->dtype);
-    size_t end = weight->is_glu ? source->rows / 2 : source->rows;
-    size_t row = (weight->is_glu ? index / 2 : index) * kernels->nr, n = end - row < kernels->nr ? end - row : kernels->nr;
-    if (weight->is_glu && index % 2 == 1) row += end;
-    int s = 0;
-    size_t segment_rows = lt_segment_rows(&source->segments[0], cols);
-    while (row >= segment_rows) {
-        row -= segment_rows;
-        segment_rows = lt_segment_rows(&source->segments[++s], cols);
-    }
-    if (row + n <= segment_rows) {
-        kernels->pack_panel(weight->data[s] + row * cols * element, source->dtype, cols, n, cols, panel);
+    size_t cols = source->cols, row_size = cols * lt_dtype_size(source->dtype);
+    panel_rows p = rows_of_panel(weight, kernels, index);
+    if (p.here == p.n) {
+        kernels->pack_panel(weight->data[p.segment] + p.row * row_size, source->dtype, cols, p.n, cols, panel);
         return;
     }
     /* The panel's rows lie in several segments: bring them together as float32 first. */
-    for (size_t i = 0; i < n; i++, row++) {
-        while (row == segment_rows) {
-            row = 0;
-            segment_rows = lt_segment_rows(&source->segments[++s], cols);
+    for (size_t i = 0; i < p.n; i++, p.row++) {
+        while (p.row == lt_segment_rows(&source->segments[p.segment], cols)) {
+            p.row = 0;
+            p.segment++;
         }
-        kernels->convert(gather + i * cols, weight->data[s] + row * cols * element, source->dtype, cols);
+        kernels->convert(gather + i * cols, weight->data[p.segment] + p.row * row_size, source->dtype, cols);
     }
-    kernels->pack_panel(gather, LT_F32, cols, n, cols, panel);
+    kernels->pack_panel(gather, LT_F32, cols, p.n, cols, panel);
 }
 
 void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather)
