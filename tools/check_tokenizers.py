@@ -131,6 +131,31 @@ def check_decoding(program, folder, t, rows, show):
     return bad
 
 
+def check_pairs(program, folder, t, texts, show):
+    """Pairs and single texts cut to several lengths: ids, types and offsets."""
+    bad = n = 0
+    pairs = list(zip(texts[::2], texts[1::2]))
+    for length in (4, 5, 8, 17, 64):
+        for inputs in (pairs, texts):
+            t.enable_truncation(length)
+            rows = [{"text": x[0], "pair": x[1]} if isinstance(x, tuple) else x for x in inputs]
+            want = t.encode_batch(inputs)
+            got = [json.loads(x) for x in ours(program, folder, rows, "--max-length", str(length))]
+            t.no_truncation()
+            for x, g, w in zip(inputs, got, want):
+                both = x if isinstance(x, tuple) else (x,)
+                offsets = []
+                for k, (o, s) in enumerate(zip(w.offsets, w.sequence_ids)):
+                    offsets += byte_offsets(both[s], [o]) if s is not None else [[0, 0]]
+                n += 1
+                if (g["ids"], g["type_ids"], g["offsets"]) != (w.ids, w.type_ids, offsets):
+                    bad += 1
+                    if bad <= show:
+                        print(f"  {length} {ascii(x)}\n    lattice {g['ids']} {g['type_ids']}\n    wanted  {w.ids} {w.type_ids}")
+    print(f"{folder}: cut to lengths, alone and in pairs: {n} inputs, {bad} differences", flush=True)
+    return bad
+
+
 RANGES = [(0x20, 0x7F), (0x20, 0x7F), (0x20, 0x7F), (0x00, 0x20), (0x80, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0xE00),
           (0xE00, 0x1000), (0x1100, 0x1200), (0x1E00, 0x2000), (0x2000, 0x2070), (0x20D0, 0x2200), (0x2460, 0x2500), (0x3000, 0x3100),
           (0x3130, 0x3200), (0x4E00, 0x9FFF), (0xAC00, 0xD7A4), (0xD7B0, 0xD800), (0xF900, 0xFB50), (0xFE00, 0xFE70), (0xFF00, 0x10000),
@@ -366,6 +391,7 @@ def main():
             t.encode_special_tokens = True
             bad += check(a.lattice, folder, t, "generated, literal", texts[:a.random // 4], a.show, "--literal")
             t.encode_special_tokens = False
+            bad += check_pairs(a.lattice, folder, t, texts[:a.random // 20], a.show)
             size = t.get_vocab_size()
             rng = random.Random(a.seed)
             rows = [[rng.randrange(size + 2) for _ in range(rng.choice([1, 2, 5, 20]))] for _ in range(a.random // 20)]

@@ -194,7 +194,7 @@ bool lt_normalizer_is_local(const lt_normalizer *normalizer)
 {
     if (!normalizer) return true;
     for (const lt_normalizer_step *s = normalizer->first; s; s = s->next) {
-        if (s->kind == REPLACE_REGEX) return false;
+        if (s->kind == REPLACE_REGEX && !lt_str_is(s->pattern, " {2,}")) return false;
         if (s->kind == REPLACE_STRING && !lt_str_is(s->pattern, " ")) return false;
     }
     return true;
