@@ -31,9 +31,11 @@ class ModelOptions(c.Structure):
 class ModelInfo(c.Structure):
     _fields_ = [
         ("family", c.c_char_p), ("hidden_size", c.c_size_t), ("n_layers", c.c_size_t), ("embedding_dim", c.c_size_t),
-        ("max_length", c.c_size_t), ("batch_tokens", c.c_size_t), ("normalizes", c.c_bool), ("compute", c.c_char_p),
-        ("device", c.c_char_p), ("isa", c.c_char_p), ("n_parameters", c.c_uint64), ("weight_bytes", c.c_uint64),
-        ("packed_bytes", c.c_uint64), ("workspace_bytes", c.c_uint64),
+        ("max_length", c.c_size_t), ("max_positions", c.c_size_t), ("batch_tokens", c.c_size_t), ("normalizes", c.c_bool),
+        ("compute", c.c_char_p), ("device", c.c_char_p), ("isa", c.c_char_p), ("n_parameters", c.c_uint64),
+        ("weight_bytes", c.c_uint64), ("packed_bytes", c.c_uint64), ("workspace_bytes", c.c_uint64),
+        ("workspace_touched_bytes", c.c_uint64), ("head", c.c_int), ("vocab_size", c.c_size_t), ("n_labels", c.c_size_t),
+        ("labels", c.c_void_p), ("n_scores", c.c_size_t),
     ]
 
 
@@ -41,7 +43,14 @@ class EmbedOptions(c.Structure):
     _fields_ = [
         ("prompt", c.c_char_p), ("prompt_name", c.c_char_p), ("dim", c.c_size_t), ("pooling", c.c_uint), ("no_normalize", c.c_bool),
         ("literal", c.c_bool), ("truncate", c.c_bool), ("max_length", c.c_size_t), ("batch_tokens", c.c_size_t), ("progress", c.c_void_p),
-        ("progress_user", c.c_void_p),
+        ("progress_user", c.c_void_p), ("first_index", c.c_size_t),
+    ]
+
+
+class RerankOptions(c.Structure):
+    _fields_ = [
+        ("instruction", c.c_char_p), ("raw", c.c_bool), ("literal", c.c_bool), ("truncate", c.c_bool), ("max_length", c.c_size_t),
+        ("batch_tokens", c.c_size_t), ("progress", c.c_void_p), ("progress_user", c.c_void_p),
     ]
 
 
@@ -63,7 +72,7 @@ class Peak(c.Structure):
 
 def load(path=None):
     lib = c.CDLL(path or os.environ.get("LATTICE_LIBRARY") or os.path.join(ROOT, "build", "liblattice.so"))
-    for name, result in (("runtime", RuntimeOptions), ("model", ModelOptions), ("embed", EmbedOptions)):
+    for name, result in (("runtime", RuntimeOptions), ("model", ModelOptions), ("embed", EmbedOptions), ("rerank", RerankOptions)):
         getattr(lib, f"lattice_{name}_options_default").restype = result
     lib.lattice_embed_dim.restype = c.c_size_t
     lib.lattice_version.restype = c.c_char_p
@@ -75,6 +84,7 @@ class Model:
 
     def __init__(self, folder, threads, compute="f32", library=None):
         self.lib = load(library)
+        self.lib.lattice_rerank.argtypes = [c.c_void_p, Text, c.c_void_p, c.c_size_t, *[c.c_void_p] * 5]
         self.error = Error()
         self.runtime, self.model = c.c_void_p(), c.c_void_p()
         options = self.lib.lattice_runtime_options_default()
@@ -101,6 +111,16 @@ class Model:
         out = np.empty((len(data), self.dim), np.float32)
         usage = Usage()
         self.check(self.lib.lattice_embed(self.model, inputs, c.c_size_t(len(data)), c.byref(self.options), c.c_void_p(out.ctypes.data), c.byref(usage), c.byref(self.error)))
+        self.n_tokens = usage.n_tokens
+        return out
+
+    def rerank(self, query, documents):
+        """Logits [n, labels] of documents for a query."""
+        query, data = query.encode(), [document.encode() for document in documents]
+        inputs = (Text * len(data))(*((d, len(d)) for d in data))
+        out = np.empty((len(data), self.info()["n_labels"]), np.float32)
+        usage = Usage()
+        self.check(self.lib.lattice_rerank(self.model, Text(query, len(query)), c.addressof(inputs), len(data), None, None, out.ctypes.data, c.addressof(usage), c.addressof(self.error)))
         self.n_tokens = usage.n_tokens
         return out
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write a checkpoint of random weights with the dimensions of a published model, to measure time and memory with.
 
-usage: make_checkpoint.py MODEL OUT [--dtype bf16] [--layers N] [--vocab N] [--shard-mb N] [--tokenizer FOLDER] [--seed N]
+usage: make_checkpoint.py MODEL OUT [--dtype bf16] [--layers N] [--vocab N] [--labels N] [--shard-mb N] [--tokenizer FOLDER] [--seed N]
 
 The vectors and texts of such a model mean nothing; its shapes, types, names and files are those of the real one. Weights are
 scaled so that activations stay finite through every layer. Needs nothing beyond Python itself: a tensor is filled from a pool of
@@ -28,6 +28,7 @@ MODELS = {
     "bge-m3": (XLMR, 1024, 24, 16, 16, 64, 4096, 250002, {"pooling": "cls", "max": 8192}),
     "bge-reranker-v2-m3": (XLMR_RERANKER, 1024, 24, 16, 16, 64, 4096, 250002, {}),
     "qwen3-embedding-0.6b": (QWEN3, 1024, 28, 16, 8, 128, 3072, 151669, {"pooling": "lasttoken"}),
+    "qwen3-reranker-0.6b": (QWEN3, 1024, 28, 16, 8, 128, 3072, 151669, {}),
     "qwen3-embedding-4b": (QWEN3, 2560, 36, 32, 8, 128, 9728, 151665, {"pooling": "lasttoken"}),
     "qwen3-embedding-8b": (QWEN3, 4096, 36, 32, 8, 128, 12288, 151665, {"pooling": "lasttoken"}),
     "qwen3.5-0.8b": (QWEN3_5, 1024, 24, 8, 2, 256, 3584, 248320, {"key_heads": 16, "value_heads": 16}),
@@ -39,11 +40,12 @@ LINEAR_DIM, CONV_KERNEL, FULL_EVERY = 128, 4, 4  # of Qwen3.5's linear attention
 
 
 class Shape:
-    def __init__(self, name, layers, vocab):
+    def __init__(self, name, layers, vocab, labels):
         (self.family, self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim, self.intermediate, self.vocab,
          self.extra) = MODELS[name]
         self.layers = layers or self.layers
         self.vocab = vocab or self.vocab
+        self.labels = labels  # of a BERT cross-encoder; 0: an embedder
         self.is_bert = self.family in (BERT, XLMR, XLMR_RERANKER)
         self.is_xlmr = self.family in (XLMR, XLMR_RERANKER)
 
@@ -67,7 +69,7 @@ def layer_norm(name, width):
 
 def bert_tensors(s):
     """(name, shape, fill): a float is a standard deviation (0.0: zeros), an integer the constant itself."""
-    prefix = "roberta." if s.family == XLMR_RERANKER else ""
+    prefix = "roberta." if s.family == XLMR_RERANKER else "bert." if s.labels else ""
     embeddings = prefix + "embeddings."
     yield matrix(embeddings + "word_embeddings.weight", s.vocab, s.hidden, 0.05)
     yield matrix(embeddings + "position_embeddings.weight", 8194 if s.is_xlmr else 512, s.hidden, 0.05)
@@ -85,11 +87,13 @@ def bert_tensors(s):
         yield from linear("classifier.dense", s.hidden, s.hidden)
         yield from linear("classifier.out_proj", 1, s.hidden)
     else:
-        yield from linear("pooler.dense", s.hidden, s.hidden)
+        yield from linear(prefix + "pooler.dense", s.hidden, s.hidden)
+    if s.labels:
+        yield from linear("classifier", s.labels, s.hidden)
 
 
 def qwen_tensors(s):
-    prefix = "model." if s.family == QWEN3_5 else ""  # the published embedders carry no prefix
+    prefix = "" if "pooling" in s.extra else "model."  # the published embedders carry no prefix
     one = 0.0 if s.family == QWEN3_5 else 1  # Qwen3.5 multiplies by 1 + w
     yield matrix(prefix + "embed_tokens.weight", s.vocab, s.hidden, 0.02)
     for i in range(s.layers):
@@ -135,8 +139,10 @@ def config(s, dtype):
                  max_position_embeddings=8194 if s.is_xlmr else 512, type_vocab_size=1 if s.is_xlmr else 2,
                  pad_token_id=1 if s.is_xlmr else 0)
         c["architectures"] = [{BERT: "BertModel", XLMR: "XLMRobertaModel"}.get(s.family, "XLMRobertaForSequenceClassification")]
-        if s.family == XLMR_RERANKER:
-            c["id2label"] = {"0": "LABEL_0"}
+        if s.labels:
+            c["architectures"] = ["BertForSequenceClassification"]
+        if s.labels or s.family == XLMR_RERANKER:
+            c["id2label"] = {str(i): f"LABEL_{i}" for i in range(s.labels or 1)}
         return c
     c.update(model_type=s.family, hidden_act="silu", rms_norm_eps=1e-6, num_key_value_heads=s.kv_heads, head_dim=s.head_dim,
              attention_bias=False, tie_word_embeddings=True, eos_token_id=min(151643 if s.family == QWEN3 else 248044, s.vocab - 1))
@@ -154,7 +160,7 @@ def config(s, dtype):
 
 def sentence_files(s):
     """The Sentence-Transformers files of an embedder, by path."""
-    if "pooling" not in s.extra:
+    if "pooling" not in s.extra or s.labels:
         return {}
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [{"idx": i, "name": str(i), "path": path, "type": "sentence_transformers.models." + kind}
@@ -285,12 +291,15 @@ def main():
     parser.add_argument("--dtype", choices=("f32", "f16", "bf16", "q8_0"), help="default: f32 for BERT and XLM-R, bf16 for Qwen")
     parser.add_argument("--layers", type=int, help="instead of the published number")
     parser.add_argument("--vocab", type=int, help="instead of the published size")
+    parser.add_argument("--labels", type=int, default=0, help="make a BERT model a cross-encoder of so many labels")
     parser.add_argument("--shard-mb", type=int, default=0, help="megabytes of a shard at most; default: one file")
     parser.add_argument("--tokenizer", metavar="FOLDER", help="copy its tokenizer files along")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
-    shape = Shape(args.model, args.layers, args.vocab)
+    shape = Shape(args.model, args.layers, args.vocab, args.labels)
+    if args.labels and shape.family != BERT:
+        parser.error("--labels is for BERT models")
     dtype = args.dtype or ("f32" if shape.is_bert else "bf16")
     tensors = [(name, dims, fill, stored_type(name, dims, dtype))
                for name, dims, fill in (bert_tensors(shape) if shape.is_bert else qwen_tensors(shape))]
