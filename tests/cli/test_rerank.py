@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""lattice rerank as a user runs it: scores of the fixtures, order, labels, lines of JSON, wrong usage."""
+"""lattice rerank and lattice logits as a user runs them: scores of the fixtures, order, labels, lines of JSON, wrong usage."""
 
 import json
 import math
@@ -11,6 +11,7 @@ LATTICE = os.environ["LATTICE"]
 FIXTURES = os.path.join(os.environ.get("LATTICE_SOURCE", os.path.join(os.path.dirname(__file__), "..", "..")), "tests", "fixtures")
 ONE = os.path.join(FIXTURES, "cross-encoder-1")
 THREE = os.path.join(FIXTURES, "cross-encoder-3")
+JUDGE = os.path.join(FIXTURES, "qwen3-reranker")
 XLMR = os.path.join(FIXTURES, "xlmr-cross-encoder")
 QUERY = "what is the capital of france"
 DOCUMENTS = ["Paris is the capital of France.", "Berlin is a city in Germany.", "", "word " * 300, "Berlin"]
@@ -51,6 +52,28 @@ class Rerank(unittest.TestCase):
                 scores = [result["score"]] if len(case["score"]) == 1 else [result["scores"][f"LABEL_{i}"] for i in range(3)]
                 for got, want in zip(scores, case["score"]):
                     self.assertLessEqual(abs(got - want), 2e-5)
+
+    def test_a_reranker_scores_with_yes_and_no(self):
+        cases = golden(JUDGE)["pairs"]
+        stdin = "".join(json.dumps({"query": c["query"], "documents": [c["document"]]}) + "\n" for c in cases)
+        for instruction in ([], ["--instruction", cases[0]["instruction"]]):
+            lines = self.lines("-m", JUDGE, "--jsonl", "--max-length", "300", *instruction, stdin=stdin)
+            for case, line in zip(cases, lines, strict=True):
+                (result,) = line["results"]
+                for got, want in zip(result["logits"], case["logits_no_yes"], strict=True):
+                    self.assertLessEqual(abs(got - want), 5e-5 * max(map(abs, case["logits_no_yes"])))
+                self.assertLessEqual(abs(result["score"] - case["score"]), 2e-5)
+        lines = self.lines("-m", JUDGE, "-q", QUERY, *DOCUMENTS)
+        self.assertEqual([line["score"] for line in lines], sorted((line["score"] for line in lines), reverse=True))
+        other = self.lines("-m", JUDGE, "-q", QUERY, "--instruction", "Find cities.", *DOCUMENTS)
+        self.assertNotEqual([line["score"] for line in other], [line["score"] for line in lines])
+        raw = self.lines("-m", JUDGE, "-q", QUERY, "--raw", "--label", "yes", DOCUMENTS[0])[0]["score"]
+        self.assertAlmostEqual(1 / (1 + math.exp(-raw)), next(line["score"] for line in lines if line["index"] == 0), delta=1e-6)
+
+    def test_a_reranker_refuses_what_leaves_no_room(self):
+        self.refused(1, "document 0, its query and the prompt have .* tokens, more than the limit of 200", "-m", JUDGE, "-q", "word " * 300, "--max-length", "200", "--no-truncate", "a")
+        self.refused(1, "maximum length 50 leaves no room for query and document", "-m", JUDGE, "-q", QUERY, "--max-length", "50", "a")
+        self.refused(2, "no label 'no'; it has: yes", "-m", JUDGE, "-q", QUERY, "--label", "no", "a")
 
     def test_best_comes_first_with_its_index_and_text(self):
         lines = self.lines("-m", ONE, "-q", QUERY, *DOCUMENTS)
@@ -151,7 +174,61 @@ class Rerank(unittest.TestCase):
         info = json.loads(run("inspect", "--json", THREE).stdout)
         self.assertEqual(info["head"], "classifier (cross-encoder)")
         self.assertEqual(info["labels"], ["LABEL_0", "LABEL_1", "LABEL_2"])
+        info = json.loads(run("inspect", "--json", JUDGE).stdout)
+        self.assertEqual(info["head"], "language model (reranker: no, yes)")
+        self.assertEqual(info["labels"], ["no", "yes"])
         self.assertEqual(json.loads(run("inspect", "--json", os.path.join(FIXTURES, "bert-cls")).stdout)["head"], "embedding")
+
+
+class Logits(unittest.TestCase):
+    def check(self, case, line):
+        self.assertEqual(list(line), ["ids", "logits"])
+        self.assertEqual(line["ids"], case["ids"])
+        self.assertEqual(len(line["logits"]), len(case["last_logits"]))
+        limit = 5e-5 * max(map(abs, case["last_logits"]))
+        self.assertLessEqual(max(abs(a - b) for a, b in zip(line["logits"], case["last_logits"])), limit)
+
+    def test_fixtures_logits(self):
+        cases = [case for case in golden(JUDGE)["cases"] if case["ids"]]
+        for form in ("prompt", "ids"):
+            stdin = "\n".join(json.dumps({"prompt": case["text"]} if form == "prompt" else {"ids": case["ids"], "note": 1}) for case in cases)
+            r = run("logits", "-m", JUDGE, "--jsonl", stdin=stdin)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            for case, line in zip(cases, r.stdout.splitlines(), strict=True):
+                self.check(case, json.loads(line))
+
+    def test_prompts_are_arguments_or_lines(self):
+        case = next(case for case in golden(JUDGE)["cases"] if case["text"] == "hello world")
+        for args, stdin in ((["hello world"], ""), ([], "hello world\n")):
+            r = run("logits", "-m", JUDGE, *args, stdin=stdin)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.check(case, json.loads(r.stdout))
+
+    def test_special_tokens_are_recognised_unless_literal(self):
+        ids = [json.loads(run("logits", "-m", JUDGE, *flag, "<|im_start|>Hello").stdout)["ids"] for flag in ([], ["--literal"])]
+        self.assertEqual(ids[0][0], 2001)
+        self.assertNotIn(2001, ids[1])
+        self.assertEqual(ids[1][len(ids[1]) - len(ids[0]) + 1 :], ids[0][1:])
+
+    def test_what_is_wrong_is_named(self):
+        for args, stdin, code, message in (
+            (["-m", ONE, "a"], "", 1, "has no language model's head"),
+            (["a"], "", 2, "no model given"),
+            (["-m", JUDGE, "--jsonl"], '{"ids":[1]}\n{"ids":[]}\n', 1, "standard input:2: no tokens"),
+            (["-m", JUDGE, "--jsonl"], '{"ids":[1],"prompt":"a"}\n', 1, 'standard input:1:.*"prompt" or "ids", one of them'),
+            (["-m", JUDGE, "--jsonl"], '{"text":"a"}\n', 1, 'standard input:1:.*"prompt" or "ids", one of them'),
+            (["-m", JUDGE, "--jsonl"], '{"ids":[2007]}\n', 1, "token id 2007 is outside the model's vocabulary of 2007"),
+            (["-m", JUDGE, "--jsonl"], json.dumps({"ids": [1] * 513}), 1, "513 tokens, more than the 512"),
+            (["-m", JUDGE, ""], "", 1, "a prompt has no tokens"),
+        ):
+            r = run("logits", *args, stdin=stdin)
+            self.assertEqual(r.returncode, code, r.stderr)
+            self.assertRegex(r.stderr, rf"\Alattice: error: .*{message}.*\n\Z")
+
+    def test_lines_before_a_bad_one_are_answered(self):
+        r = run("logits", "-m", JUDGE, "--jsonl", stdin='{"ids":[1]}\nnonsense\n')
+        self.assertEqual(r.returncode, 1)
+        self.assertEqual([json.loads(line)["ids"] for line in r.stdout.splitlines()], [[1]])
 
 
 if __name__ == "__main__":

@@ -513,7 +513,7 @@ static void a_shared_prefix_changes_no_bit(void **state)
     open_model(&o, FIXTURE("qwen3-reranker"));
     prompt_job *p = malloc(sizeof *p);
     char query[256] = "";
-    for (size_t words = 0; words < 24; words++) {
+    for (size_t step = 0; step < 8; step++) {
         for (size_t i = 0; i < 10; i++) {
             make_prompt(p, &o, query, fragments[i], NULL, 500);
             uint32_t positions[600];
@@ -534,7 +534,7 @@ static void a_shared_prefix_changes_no_bit(void **state)
             assert_ok_err(lattice_rerank(o.model, text_of(query), &document, 1, &options, NULL, shared, NULL, &err), &err);
             assert_memory_equal(shared, whole, sizeof whole);
         }
-        strcat(query, words % 2 ? " longer" : " query");
+        strcat(query, step % 2 ? " a longer one" : " query and more");
     }
     free(p);
     close_model(&o);
