@@ -31,8 +31,8 @@ def by_regex(pattern):
         out = replace.normalize_str("".join(map(chr, block)))
         assert len(out) == len(block)
         found.update(c for c, o in zip(block, out) if o == "\x01" and c != 1)
-    if replace.normalize_str("\x01\x01") != "\x01\x01":
-        raise SystemExit("U+0001 cannot stand for a match")
+    if normalizers.Replace(Regex(pattern), "\x02").normalize_str("\x01") == "\x02":
+        found.add(1)
     return found
 
 

@@ -70,6 +70,8 @@ static const struct {
     { "N", 1u << LT_U_ND | 1u << LT_U_NL | 1u << LT_U_NO },
     { "P", 1u << LT_U_PC | 1u << LT_U_PD | 1u << LT_U_PS | 1u << LT_U_PE | 1u << LT_U_PI | 1u << LT_U_PF | 1u << LT_U_PO },
     { "S", 1u << LT_U_SM | 1u << LT_U_SC | 1u << LT_U_SK | 1u << LT_U_SO },
+    { "Cn", 1u },
+    { "C", 1u | 1u << LT_U_CC | 1u << LT_U_CF | 1u << LT_U_CO },
     { "Z", 1u << LT_U_ZS | 1u << LT_U_ZL | 1u << LT_U_ZP },
 };
 
@@ -81,8 +83,9 @@ typedef struct translator {
     const char *where;
     lt_buf *out;
     lattice_error *err;
-    lt_buf all;   /* every code point that may be assigned, as UTF-8 */
-    lt_buf known; /* per code point 0x0 to LAST: 1 where PCRE2 matches the set asked last */
+    bool ignores_case, folds; /* an option (?i) was met; letters that fold together were met */
+    lt_buf all;               /* every code point that may be assigned, as UTF-8 */
+    lt_buf known;             /* per code point 0x0 to LAST: 1 where PCRE2 matches the set asked last */
 } translator;
 
 #define LAST 0xEFFFFu /* what follows is for private use */
@@ -238,6 +241,19 @@ static lattice_status put_property(translator *t, size_t *i, bool negated, bool 
     return LATTICE_OK;
 }
 
+/* A place between a word character and another one, or none of the two; what is a word character PCRE2 sees otherwise. */
+static lattice_status put_boundary(translator *t, bool negated)
+{
+    static const char *const looks[2][5] = { { "(?:(?<=", ")(?!", ")|(?<!", ")(?=", "))" },
+                                             { "(?:(?<=", ")(?=", ")|(?<!", ")(?!", "))" } };
+    for (int k = 0; k < 4; k++) {
+        lt_buf_append_z(t->out, looks[negated][k]);
+        LT_TRY(put_flag(t, LT_U_REGEX_WORD, "\\w", "\\W", false, false));
+    }
+    lt_buf_append_z(t->out, looks[negated][4]);
+    return LATTICE_OK;
+}
+
 /* The escape whose backslash stands at *i. */
 static lattice_status put_escape(translator *t, size_t *i, bool in_class)
 {
@@ -258,6 +274,11 @@ static lattice_status put_escape(translator *t, size_t *i, bool in_class)
     case 'W': return put_flag(t, LT_U_REGEX_WORD, "\\w", "\\W", c == 'W', in_class);
     case 'd':
     case 'D': return put_set(t, &digits, c == 'D', in_class);
+    case 'b':
+    case 'B':
+        if (!in_class) return put_boundary(t, c == 'B');
+        lt_buf_append_z(t->out, c == 'b' ? "\\b" : "\\B");
+        return LATTICE_OK;
     case 'h': lt_buf_append_z(t->out, in_class ? "0-9a-fA-F" : "[0-9a-fA-F]"); return LATTICE_OK;
     case 'H':
         if (in_class) return unsupported(t, "\\H in a class");
@@ -291,7 +312,8 @@ static lattice_status put_class(translator *t, size_t *i)
     return LATTICE_OK;
 }
 
-/* Options of a group, "(?imx-imx": Ruby's m is PCRE2's s. */
+/* Options of a group, "(?imx-imx": Ruby's m is PCRE2's s. Where case is ignored, Oniguruma also lets "ss" match one sharp s, and
+ * so with the letters of ligatures; expressions in which that could happen are refused. */
 static void put_group(translator *t, size_t *i)
 {
     const char *p = t->pattern.data;
@@ -301,7 +323,20 @@ static void put_group(translator *t, size_t *i)
     size_t k = *i + 1;
     while (k < n && (p[k] == 'i' || p[k] == 'm' || p[k] == 'x' || p[k] == '-')) k++;
     if (k >= n || (p[k] != ':' && p[k] != ')')) return;
-    for (; *i < k; (*i)++) lt_buf_byte(t->out, p[*i] == 'm' ? 's' : p[*i]);
+    for (; *i < k; (*i)++) {
+        t->ignores_case = t->ignores_case || p[*i] == 'i';
+        lt_buf_byte(t->out, p[*i] == 'm' ? 's' : p[*i]);
+    }
+}
+
+/* Two literal letters of the expression that fold to one character. */
+static bool folds_together(char a, char b)
+{
+    static const char pairs[][3] = { "ss", "ff", "fi", "fl", "st" };
+    for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
+        if ((a | 32) == pairs[k][0] && (b | 32) == pairs[k][1]) return true;
+    }
+    return false;
 }
 
 lattice_status lt_regex_translate(const lattice_allocator *mem, void *memory, lt_str pattern, const char *where, lt_buf *out,
@@ -322,10 +357,12 @@ lattice_status lt_regex_translate(const lattice_allocator *mem, void *memory, lt
         } else if (c == '}' && i + 1 < pattern.len && pattern.data[i + 1] == '+') {
             LT_GO(unsupported(&t, "{n,m}+"));
         } else {
+            t.folds = t.folds || (i + 1 < pattern.len && folds_together(c, pattern.data[i + 1]));
             lt_buf_byte(out, c);
             i++;
         }
     }
+    if (t.ignores_case && t.folds) LT_GO(unsupported(&t, "ignoring the case of letters that fold to one character"));
     if (out->failed) status = lt_no_memory(err, out->len, "a regular expression");
 done:
     lt_buf_free(&t.all);

@@ -147,6 +147,10 @@ static void expressions_mean_what_oniguruma_reads_in_them(void **state)
     assert_string_equal(matches_of("[\\P{L}]+", "\xe1\xb2\x89!"), "[3,4)");
     assert_string_equal(matches_of("\\p{^L}+", "\xe1\xb2\x89!"), "[3,4)");
     assert_string_equal(matches_of("\\p{Han}", "\xe6\x97\xa5"), "[0,3)");
+    assert_string_equal(matches_of("\\b", "a\xe0\xa5\x80 <"), "[0,0)[4,4)"); /* a vowel sign is part of the word */
+    assert_string_equal(matches_of("\\B", "ab"), "[1,1)");
+    assert_string_equal(matches_of("\\p{Cc}+", "\x01\x02|"), "[0,2)");
+    assert_string_equal(matches_of("(?i:'s)", "'\xc5\xbf"), "[0,3)");
 }
 
 static void what_pcre2_cannot_say_is_refused(void **state)
@@ -155,6 +159,9 @@ static void what_pcre2_cannot_say_is_refused(void **state)
     assert_string_equal(matches_of("[a-z&&[^b]]", "a"), "unsupported");
     assert_string_equal(matches_of("[a[bc]]", "a"), "unsupported");
     assert_string_equal(matches_of("a{1,3}+", "a"), "unsupported");
+    assert_string_equal(matches_of("(?i:fuss)", "a"), "unsupported"); /* would match a sharp s */
+    assert_string_equal(matches_of("(?i:a)st", "a"), "unsupported");
+    assert_string_equal(matches_of("fuss", "fuss"), "[0,4)");
     assert_string_equal(matches_of("(", "a"), "malformed");
     assert_string_equal(matches_of("\\", "a"), "malformed");
     assert_string_equal(matches_of("[a", "a"), "malformed");
