@@ -1,4 +1,5 @@
-/* Times every kernel of every instruction set that runs here at the shapes of real models, on one thread.
+/* Times every kernel of every instruction set that runs here at the shapes of real models, on one thread; products also in
+ * bfloat16.
  *
  *   build/bench_kernels [--isa NAME] [--only TEXT] [--reps N]
  *
@@ -32,6 +33,14 @@ static float *floats(size_t n, float scale)
         p[i] = (float)(int32_t)seed * 0x1p-31f * scale;
     }
     return p;
+}
+
+/* n operands as the set's products take them: floats, or pairs of bfloat16. */
+static float *operands(const lt_kernels *set, size_t n, float scale)
+{
+    float *x = floats(set->round_rows ? 2 * n : n, scale);
+    if (set->round_rows) set->round_rows(x, 2 * n, 1, 2 * n, x, n);
+    return x;
 }
 
 static size_t repetitions = 31;
@@ -88,7 +97,8 @@ static void measure(const char *name, const work *w)
     }
     qsort(seconds, repetitions, sizeof *seconds, by_value);
     double rate = (w->flop > 0 ? w->flop : w->bytes) / seconds[0];
-    printf("%-7s %-34s %10.2f us %8.1f %s %5.0f%% of %6.1f   noise %3.0f%%\n", w->set->isa, name, seconds[0] * 1e6, rate * 1e-9,
+    printf("%-10s %-4s %-34s %10.2f us %8.1f %s %5.0f%% of %6.1f   noise %3.0f%%\n", w->set->isa,
+           w->set->compute == LATTICE_COMPUTE_BF16 ? "bf16" : "f32", name, seconds[0] * 1e6, rate * 1e-9,
            w->flop > 0 ? "GFLOP/s" : "GB/s   ", 100 * rate / peak, peak * 1e-9,
            100 * (seconds[repetitions / 2] / seconds[0] - 1));
     fflush(stdout);
@@ -98,7 +108,7 @@ static void measure(const char *name, const work *w)
 static void run_linear(const work *w, size_t round)
 {
     lt_linear a = w->linear;
-    size_t size = (a.n + w->set->nr - 1) / w->set->nr * w->set->nr * a.k;
+    size_t size = (a.n + w->set->nr - 1) / w->set->nr * w->set->nr * lt_panel_rows(w->set, a.k);
     a.panels += round % w->weights * size;
     w->set->linear(&a);
 }
@@ -112,16 +122,18 @@ static void bench_linear(const lt_kernels *set)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         const size_t ms[] = { set->tile_rows, 32, 8, 1 };
         for (size_t i = 0; i < 4; i++) {
-            const size_t k = shapes[s].k, n = shapes[s].n, m = ms[i], size = (n + set->nr - 1) / set->nr * set->nr * k;
+            const size_t k = shapes[s].k, n = shapes[s].n, m = ms[i], steps = lt_panel_rows(set, k);
+            const size_t size = (n + set->nr - 1) / set->nr * set->nr * steps;
             const bool few = m < 32;
             work w = { .set = set, .run = run_linear, .weights = few ? ((size_t)64 << 20) / 4 / size + 1 : 1 };
-            float *x = floats(m * k, 1), *panels = floats(size * w.weights, 0.1f), *bias = floats(n, 1), *y = floats(m * n, 1);
+            float *x = operands(set, m * steps, 1), *panels = operands(set, size * w.weights, 0.1f), *bias = floats(n, 1),
+                  *y = floats(m * n, 1);
             if (few)
                 w.bytes = (double)size * 4;
             else
                 w.flop = 2.0 * (double)m * (double)k * (double)n;
             w.linear = (lt_linear){ .x = x,
-                                    .ldx = k,
+                                    .ldx = steps,
                                     .m = m,
                                     .k = k,
                                     .n = n,
@@ -207,8 +219,14 @@ static void run_pack(const work *w, size_t round)
     (void)round;
     for (size_t r = 0; r < w->n; r += w->set->nr) {
         const char *from = (const char *)w->w + r * 384 * (w->dtype == LT_F32 ? 4 : 2);
-        w->set->pack_panel(from, w->dtype, 384, w->set->nr, 384, w->y + r * 384);
+        w->set->pack_panel(from, w->dtype, 384, w->set->nr, 384, w->y + r * lt_panel_rows(w->set, 384));
     }
+}
+
+static void run_round(const work *w, size_t round)
+{
+    (void)round;
+    w->set->round_rows(w->x, 384, w->n / 384, 384, w->y, 192);
 }
 
 static void run_convert(const work *w, size_t round)
@@ -227,6 +245,32 @@ static void run_pool(const work *w, size_t round)
 {
     (void)round;
     w->set->pool_sum(w->x, 384, w->n / 384, 384, 1, w->y);
+}
+
+/* What operands are read and packed from, by bytes read. */
+static void bench_packing(const lt_kernels *set)
+{
+    enum { N = 96 * 384 };
+    float *x = floats(N, 3), *y = floats(N, 1), *stored = floats(N, 1);
+    memset(stored, 0x3c, N * 4);
+    work w = { .set = set, .x = x, .y = y, .n = N, .w = stored };
+    const lt_dtype dtypes[] = { LT_F32, LT_F16, LT_BF16 };
+    const char *names[] = { "f32", "f16", "bf16" };
+    for (size_t i = 0; i < 3; i++) {
+        char name[64];
+        w.dtype = dtypes[i], w.bytes = N * (i ? 2 : 4);
+        w.run = run_convert, w.n = N;
+        snprintf(name, sizeof name, "convert %s", names[i]);
+        measure(name, &w);
+        w.run = run_pack, w.n = 96;
+        snprintf(name, sizeof name, "pack_panel %s 96x384", names[i]);
+        measure(name, &w);
+    }
+    if (set->round_rows) {
+        w.run = run_round, w.n = N, w.bytes = N * 4;
+        measure("round_rows 96x384", &w);
+    }
+    free(x), free(y), free(stored);
 }
 
 /* By bytes read, in the core's own caches. */
@@ -262,19 +306,6 @@ static void bench_rest(const lt_kernels *set)
     measure("all_finite", &w);
     w.run = run_pool;
     measure("pool_sum 96x384", &w);
-    const lt_dtype dtypes[] = { LT_F32, LT_F16, LT_BF16 };
-    const char *names[] = { "f32", "f16", "bf16" };
-    memset(residual, 0x3c, N * 4);
-    for (size_t i = 0; i < 3; i++) {
-        char name[64];
-        w.w = residual, w.dtype = dtypes[i], w.bytes = N * (i ? 2 : 4);
-        w.run = run_convert, w.n = N;
-        snprintf(name, sizeof name, "convert %s", names[i]);
-        measure(name, &w);
-        w.run = run_pack, w.n = 96;
-        snprintf(name, sizeof name, "pack_panel %s 96x384", names[i]);
-        measure(name, &w);
-    }
     free(x), free(y), free(residual), free(gain), free(bias);
 }
 
@@ -301,6 +332,11 @@ int main(int argc, char **argv)
         bench_linear(sets[i]);
         bench_attention(sets[i]);
         bench_rest(sets[i]);
+        bench_packing(sets[i]);
+        if (!sets[i]->bf16) continue;
+        bench_linear(sets[i]->bf16);
+        bench_attention(sets[i]->bf16);
+        bench_packing(sets[i]->bf16);
     }
     free(big);
     return 0;

@@ -164,17 +164,18 @@ LATTICE_API void lattice_text_free(lattice_tokenizer *tokenizer, lattice_text *t
 
 typedef struct lattice_model lattice_model;
 
+/* Arithmetic of the matrix products, attention included. */
 typedef enum lattice_compute {
-    LATTICE_COMPUTE_AUTO = 0,
-    LATTICE_COMPUTE_F32 = 1,
-    LATTICE_COMPUTE_BF16 = 2,
-    LATTICE_COMPUTE_INT8 = 3,
+    LATTICE_COMPUTE_AUTO = 0, /* bf16 for 16-bit weights where the CPU multiplies it fast, else f32 */
+    LATTICE_COMPUTE_F32 = 1,  /* the reference */
+    LATTICE_COMPUTE_BF16 = 2, /* operands rounded to bfloat16, sums in float32; LATTICE_ERR_UNSUPPORTED where the set has none */
+    LATTICE_COMPUTE_INT8 = 3, /* not built in yet: LATTICE_ERR_UNSUPPORTED */
 } lattice_compute;
 
 typedef struct lattice_model_options {
     lattice_compute compute;
     const char *device;      /* "auto", "cpu"; NULL: auto */
-    const char *isa;         /* "auto", "scalar", "avx2", "avx512", "neon"; NULL: auto */
+    const char *isa;         /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"; NULL: auto */
     bool no_mmap;            /* read files into memory instead of mapping them */
     size_t batch_tokens;     /* token budget of one batch; 0: 16384 */
     bool tokenizer_optional; /* open without tokenizer files; only ids can then be embedded */
@@ -207,7 +208,7 @@ typedef struct lattice_model_info {
     size_t max_positions;      /* tokens that the model's positions admit: the largest limit, and that of token ids */
     size_t batch_tokens;       /* tokens of one batch */
     bool normalizes;           /* the checkpoint's vectors have unit length */
-    const char *compute;       /* arithmetic in use: "f32" */
+    const char *compute;       /* arithmetic in use: "f32" or "bf16" */
     const char *device;        /* "cpu" */
     const char *isa;           /* instruction set in use */
     uint64_t n_parameters;

@@ -52,12 +52,15 @@ struct lt_backend {
     lattice_status (*run)(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
                           lattice_error *err);
     void (*memory)(const lt_program *program, lt_memory_report *report);
+    lattice_compute (*compute)(const lt_program *program); /* the arithmetic chosen: never AUTO */
     const lt_state_ops *states;
     void (*free)(lt_backend *backend);
 };
 
 /* The CPU backend. isa NULL or "auto": the best set that the CPU and the operating system allow; a set that is not built in or
- * not available is LATTICE_ERR_UNSUPPORTED naming it and what is available. compute: F32 (others: LATTICE_ERR_UNSUPPORTED). */
+ * not available is LATTICE_ERR_UNSUPPORTED naming it and what is available. compute: F32; BF16, if the set multiplies bfloat16
+ * (else LATTICE_ERR_UNSUPPORTED naming the set that does; the scalar set emulates it); AUTO: BF16 for plans all of whose matrices
+ * have 16-bit weights where the set does so fast, else F32. */
 lattice_status lt_cpu_backend_create(lattice_runtime *runtime, const char *isa, lattice_compute compute, lt_backend **backend,
                                      lattice_error *err);
 

@@ -226,7 +226,7 @@ void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
         .max_positions = m->max_positions,
         .batch_tokens = m->batch_tokens,
         .normalizes = m->sentence.normalize,
-        .compute = "f32",
+        .compute = m->backend->compute(m->program) == LATTICE_COMPUTE_BF16 ? "bf16" : "f32",
         .device = m->backend->name,
         .isa = m->backend->isa,
         .n_parameters = m->n_parameters,

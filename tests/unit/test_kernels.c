@@ -1,6 +1,7 @@
 /* Every kernel of every instruction set that runs here: against double precision, and the others against the scalar set; odd
  * sizes, unaligned pointers, strides wider than the rows, guards around every output, and the numerics contract bit for bit: a
- * row's result never depends on how many rows, panels or queries were asked for together. */
+ * row's result never depends on how many rows, panels or queries were asked for together. Products of bfloat16 are held to the
+ * same with operands rounded beforehand. */
 #include "backend/cpu/kernels.h"
 
 #include <math.h>
@@ -96,6 +97,43 @@ static void each_set(void (*test)(const lt_kernels *))
     for (size_t i = 0; i < n; i++) test(sets[i]);
 }
 
+/* Products, in every arithmetic of the set. */
+static void each_arithmetic(void (*test)(const lt_kernels *))
+{
+    size_t n;
+    const lt_kernels *const *sets = lt_kernels_available(&n);
+    for (size_t i = 0; i < n; i++) {
+        test(sets[i]);
+        if (sets[i]->bf16) test(sets[i]->bf16);
+    }
+}
+
+static bool is_bf16(const lt_kernels *set)
+{
+    return set->compute == LATTICE_COMPUTE_BF16;
+}
+
+/* To nearest even with eight bits of mantissa, normal numbers only. */
+static float bf16_reference(float x)
+{
+    int exponent;
+    double mantissa = frexp((double)x, &exponent);
+    return (float)ldexp(rint(mantissa * 256), exponent - 8);
+}
+
+/* What the set makes of an operand. */
+static double operand(const lt_kernels *set, float x)
+{
+    return (double)(is_bf16(set) ? bf16_reference(x) : x);
+}
+
+/* The scalar set in the same arithmetic. */
+static const lt_kernels *scalar_like(const lt_kernels *set)
+{
+    const lt_kernels *scalar = lt_kernels_find("scalar");
+    return is_bf16(set) ? scalar->bf16 : scalar;
+}
+
 static double activation_reference(double x, lt_activation activation)
 {
     switch (activation) {
@@ -171,6 +209,13 @@ static void sets_are_found_by_name_and_scalar_is_last(void **state)
     for (size_t i = 0; i < n; i++) {
         assert_ptr_equal(lt_kernels_find(sets[i]->isa), sets[i]);
         assert_int_equal(sets[i]->tile_rows % sets[i]->mr, 0);
+        assert_int_equal(sets[i]->compute, LATTICE_COMPUTE_F32);
+        const lt_kernels *bf16 = sets[i]->bf16;
+        assert_int_equal(bf16 != NULL, strstr(sets[i]->isa, "bf16") || i == n - 1);
+        if (!bf16) continue;
+        assert_int_equal(bf16->compute, LATTICE_COMPUTE_BF16);
+        assert_string_equal(bf16->isa, sets[i]->isa);
+        assert_int_equal(bf16->bf16_emulated, i == n - 1);
     }
     assert_ptr_equal(lt_kernels_find(NULL), sets[0]);
     assert_ptr_equal(lt_kernels_find("auto"), sets[0]);
@@ -204,6 +249,85 @@ static void check_pack(const lt_kernels *set)
     }
 }
 
+/* Halves of a pair: of which `second`. */
+static float half_of_pair(float pair, bool second)
+{
+    uint32_t bits;
+    memcpy(&bits, &pair, 4);
+    bits = second ? bits & 0xffff0000u : bits << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static void check_pack_pairs(const lt_kernels *set)
+{
+    if (!set->bf16) return;
+    set = set->bf16;
+    const size_t ks[] = { 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 34, 63, 64, 65, 100 };
+    for (size_t type = 0; type < 3; type++) {
+        for (size_t ki = 0; ki < sizeof ks / sizeof *ks; ki++) {
+            const size_t k = ks[ki], ldw = k + ki % 3 * 5, size = width_of(DTYPES[type]), steps = lt_panel_rows(set, k);
+            assert_int_equal(steps, (k + 1) / 2);
+            for (size_t n = 1; n <= set->nr; n += n < 3 || n + 2 > set->nr ? 1 : 3) {
+                unsigned char *base, *w = stored_random(n * ldw, DTYPES[type], n % 2, &base);
+                buffer panel = buffer_new(steps * set->nr, 0);
+                set->pack_panel(w, DTYPES[type], ldw, n, k, panel.at);
+                for (size_t kk = 0; kk < 2 * steps; kk++) {
+                    for (size_t r = 0; r < set->nr; r++) {
+                        bool inside = r < n && kk < k;
+                        float want = inside ? bf16_reference(stored_reference(w + (r * ldw + kk) * size, DTYPES[type])) : 0;
+                        float got = half_of_pair(panel.at[kk / 2 * set->nr + r], kk % 2);
+                        check_equal(&got, &want, 1, set->isa, "panel of pairs");
+                    }
+                }
+                buffer_check(panel);
+                buffer_free(panel);
+                free(base);
+            }
+        }
+    }
+}
+
+static void panels_of_pairs_are_rounded_to_nearest_even(void **state)
+{
+    (void)state;
+    each_set(check_pack_pairs);
+}
+
+static void check_round_rows(const lt_kernels *set)
+{
+    assert_int_equal(set->round_rows == NULL, true);
+    if (!set->bf16) return;
+    set = set->bf16;
+    for (size_t k = 1; k < 70; k++) {
+        const size_t steps = lt_panel_rows(set, k), ldx = k + k % 3, ldo = steps + k % 2, m = 3;
+        buffer x = buffer_random(m * ldx, k % 5, 3), out = buffer_new(m * ldo - k % 2, k % 4);
+        const uint32_t ties[] = { 0x3f808000, 0x3f818000, 0xbf808000, 0x3f808001, 0x3f807fff, 0x3fffffff };
+        for (size_t j = 0; j < k && j < 6; j++) memcpy(x.at + ldx + j, ties + j, 4);
+        set->round_rows(x.at, ldx, m, k, out.at, ldo);
+        for (size_t i = 0; i < m; i++) {
+            for (size_t j = 0; j < 2 * steps; j++) {
+                float want = j < k ? bf16_reference(x.at[i * ldx + j]) : 0, got = half_of_pair(out.at[i * ldo + j / 2], j % 2);
+                check_equal(&got, &want, 1, set->isa, "rounded");
+            }
+        }
+        check_gaps(out, ldo, m, steps);
+        const float odd[] = { NAN, INFINITY, -INFINITY };
+        memcpy(x.at, odd, (k < 3 ? k : 3) * sizeof(float));
+        set->round_rows(x.at, ldx, 1, k, out.at, ldo);
+        assert_true(isnan(half_of_pair(out.at[0], false)));
+        if (k >= 3) assert_true(half_of_pair(out.at[0], true) == INFINITY && half_of_pair(out.at[1], false) == -INFINITY);
+        buffer_free(x), buffer_free(out);
+    }
+}
+
+static void rows_are_rounded_to_nearest_even_and_keep_nan(void **state)
+{
+    (void)state;
+    each_set(check_round_rows);
+}
+
 static void pack_panel_transposes_and_pads_with_zeros(void **state)
 {
     (void)state;
@@ -223,11 +347,17 @@ typedef struct linear_case {
 static void run_linear(const lt_kernels *set, const linear_case *c, const float *x, const float *w, const float *bias,
                        const float *gate, const float *residual, float *y)
 {
-    const size_t panels = (c->n + set->nr - 1) / set->nr, ldx = c->k + c->gap, ldy = c->n + c->gap;
-    buffer packed = buffer_new(panels * set->nr * c->k, 0);
+    const size_t panels = (c->n + set->nr - 1) / set->nr, steps = lt_panel_rows(set, c->k), ldy = c->n + c->gap;
+    size_t ldx = c->k + c->gap;
+    buffer packed = buffer_new(panels * set->nr * steps, 0), rounded = buffer_new(c->m * (steps + c->gap), c->offset);
     for (size_t p = 0; p < panels; p++) {
         size_t rows = c->n - p * set->nr < set->nr ? c->n - p * set->nr : set->nr;
-        set->pack_panel(w + p * set->nr * c->k, LT_F32, c->k, rows, c->k, packed.at + p * set->nr * c->k);
+        set->pack_panel(w + p * set->nr * c->k, LT_F32, c->k, rows, c->k, packed.at + p * set->nr * steps);
+    }
+    if (is_bf16(set)) {
+        set->round_rows(x, ldx, c->m, c->k, rounded.at, steps + c->gap);
+        x = rounded.at;
+        ldx = steps + c->gap;
     }
     lt_linear a = { .x = x,
                     .ldx = ldx,
@@ -247,7 +377,7 @@ static void run_linear(const lt_kernels *set, const linear_case *c, const float 
                     .ldy = ldy };
     set->linear(&a);
     buffer_check(packed);
-    buffer_free(packed);
+    buffer_free(packed), buffer_free(rounded);
 }
 
 static void check_linear_case(const lt_kernels *set, const linear_case *c)
@@ -262,12 +392,12 @@ static void check_linear_case(const lt_kernels *set, const linear_case *c)
         for (size_t i = 0; i < c->m; i++) memcpy(y.at + i * ldy, (c->gate ? gate : added) + i * ldy, c->n * sizeof(float));
     }
     run_linear(set, c, x.at, w.at, b, c->in_place && c->gate ? y.at : gate, c->in_place && !c->gate ? y.at : added, y.at);
-    run_linear(lt_kernels_find("scalar"), c, x.at, w.at, b, gate, added, y_scalar.at);
+    run_linear(scalar_like(set), c, x.at, w.at, b, gate, added, y_scalar.at);
     for (size_t i = 0; i < c->m; i++) {
         for (size_t j = 0; j < c->n; j++) {
             double sum = 0, size = 0;
             for (size_t kk = 0; kk < c->k; kk++) {
-                double product = (double)x.at[i * ldx + kk] * (double)w.at[j * c->k + kk];
+                double product = operand(set, x.at[i * ldx + kk]) * operand(set, w.at[j * c->k + kk]);
                 sum += product, size += fabs(product);
             }
             if (c->bias) sum += (double)bias.at[j];
@@ -320,20 +450,21 @@ static void check_linear(const lt_kernels *set)
 static void linear_multiplies_adds_bias_activates_gates_and_adds_residual(void **state)
 {
     (void)state;
-    each_set(check_linear);
+    each_arithmetic(check_linear);
 }
 
 static void check_linear_rows(const lt_kernels *set)
 {
-    const size_t k = 77, n = 3 * set->nr - 5, all = 50, panels = 3, ld = n + 3;
+    const size_t k = 77, steps = lt_panel_rows(set, k), n = 3 * set->nr - 5, all = 50, panels = 3, ld = n + 3;
     const size_t counts[] = { 1, 2, set->mr - 1, set->mr, set->mr + 1, 2 * set->mr + 1, 31 };
     buffer x = buffer_random(all * k, 0, 1), w = buffer_random(n * k, 0, 1), bias = buffer_random(n, 0, 1);
-    buffer packed = buffer_new(panels * set->nr * k, 0), whole = buffer_new(all * ld, 0), part = buffer_new(all * ld, 0);
+    buffer packed = buffer_new(panels * set->nr * steps, 0), whole = buffer_new(all * ld, 0), part = buffer_new(all * ld, 0);
     for (size_t p = 0; p < panels; p++) {
-        set->pack_panel(w.at + p * set->nr * k, LT_F32, k, p == 2 ? set->nr - 5 : set->nr, k, packed.at + p * set->nr * k);
+        set->pack_panel(w.at + p * set->nr * k, LT_F32, k, p == 2 ? set->nr - 5 : set->nr, k, packed.at + p * set->nr * steps);
     }
+    if (is_bf16(set)) set->round_rows(x.at, k, all, k, x.at, steps); /* in place: a row never passes the one it is made of */
     lt_linear a = { .x = x.at,
-                    .ldx = k,
+                    .ldx = steps,
                     .m = all,
                     .k = k,
                     .n = n,
@@ -347,9 +478,9 @@ static void check_linear_rows(const lt_kernels *set)
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         for (size_t first = 0; first + counts[c] <= all; first += counts[c] + 3) {
             lt_linear b = a;
-            b.x = x.at + first * k, b.m = counts[c], b.y = part.at;
+            b.x = x.at + first * steps, b.m = counts[c], b.y = part.at;
             for (size_t p = 0; p < panels; p++) { /* each panel alone */
-                b.panels = packed.at + p * set->nr * k, b.panel_begin = p, b.panel_end = p + 1;
+                b.panels = packed.at + p * set->nr * steps, b.panel_begin = p, b.panel_end = p + 1;
                 set->linear(&b);
             }
             for (size_t i = 0; i < counts[c]; i++) {
@@ -364,7 +495,7 @@ static void check_linear_rows(const lt_kernels *set)
 static void linear_rows_do_not_depend_on_rows_or_panels_together(void **state)
 {
     (void)state;
-    each_set(check_linear_rows);
+    each_arithmetic(check_linear_rows);
 }
 
 /* ---- attention ---- */
@@ -376,7 +507,7 @@ typedef struct attention_case {
     float spread; /* of the scores */
 } attention_case;
 
-static void attention_reference(const lt_attention *a, double *out)
+static void attention_reference(const lt_kernels *set, const lt_attention *a, double *out)
 {
     double *p = malloc(a->n_keys * sizeof *p);
     assert_non_null(p);
@@ -386,14 +517,15 @@ static void attention_reference(const lt_attention *a, double *out)
         double max = -INFINITY, sum = 0;
         for (size_t j = 0; j < n; j++) {
             p[j] = 0;
-            for (size_t d = 0; d < a->head_dim; d++) p[j] += (double)a->q[i * a->ldq + d] * (double)a->k[j * a->ldk + d];
+            for (size_t d = 0; d < a->head_dim; d++)
+                p[j] += operand(set, a->q[i * a->ldq + d]) * operand(set, a->k[j * a->ldk + d]);
             p[j] *= (double)a->scale;
             if (p[j] > max) max = p[j];
         }
         for (size_t j = 0; j < n; j++) sum += p[j] = exp(p[j] - max);
         for (size_t d = 0; d < a->head_dim; d++) {
             double o = 0;
-            for (size_t j = 0; j < n; j++) o += p[j] * (double)a->v[j * a->ldv + d];
+            for (size_t j = 0; j < n; j++) o += p[j] * operand(set, a->v[j * a->ldv + d]);
             out[i * a->head_dim + d] = o / sum;
         }
     }
@@ -437,10 +569,12 @@ static void check_attention_case(const lt_kernels *set, const attention_case *c)
     run_attention(set, &a, set->query_tile);
     double *want = malloc(c->n_queries * d * sizeof *want);
     assert_non_null(want);
-    attention_reference(&a, want);
+    attention_reference(set, &a, want);
+    /* Values are in [-1, 1): the rounding of weights to eight bits moves an output by 2^-9 at most. */
+    const double tolerance = 1e-6 + 1e-6 * (double)c->spread + (is_bf16(set) ? 0x1p-9 : 0);
     for (size_t i = 0; i < c->n_queries; i++) {
         for (size_t j = 0; j < d; j++) {
-            check_close(out.at[i * ldo + j], want[i * d + j], 1e-6 + 1e-6 * (double)c->spread, set->isa, "attention", i * d + j);
+            check_close(out.at[i * ldo + j], want[i * d + j], tolerance, set->isa, "attention", i * d + j);
         }
     }
     check_gaps(out, ldo, c->n_queries, d);
@@ -471,7 +605,8 @@ static void check_attention_case(const lt_kernels *set, const attention_case *c)
         const size_t rows_here = c->n_keys - (n_blocks - 1) * LT_BLOCK_ROWS;
         buffer last = buffer_new(OFFSET + (LT_BLOCK_ROWS + rows_here) * d, 1);
         memcpy(last.at + OFFSET, block[n_blocks - 1].at + OFFSET, rows_here * d * sizeof(float));
-        memcpy(last.at + OFFSET + LT_BLOCK_ROWS * d, block[n_blocks - 1].at + OFFSET + rows_here * d, rows_here * d * sizeof(float));
+        memcpy(last.at + OFFSET + LT_BLOCK_ROWS * d, block[n_blocks - 1].at + OFFSET + rows_here * d,
+               rows_here * d * sizeof(float));
         buffer_free(block[n_blocks - 1]);
         block[n_blocks - 1] = last;
         blocks[n_blocks - 1] = last.at;
@@ -527,7 +662,7 @@ static void check_attention(const lt_kernels *set)
 static void attention_is_softmax_of_scores_times_values_whatever_the_tile(void **state)
 {
     (void)state;
-    each_set(check_attention);
+    each_arithmetic(check_attention);
 }
 
 /* A NaN among the keys reaches the output, so that the check of the results finds it; under a causal mask only from there on. */
@@ -557,7 +692,7 @@ static void check_attention_nan(const lt_kernels *set)
 static void attention_carries_nan_only_to_queries_that_see_it(void **state)
 {
     (void)state;
-    each_set(check_attention_nan);
+    each_arithmetic(check_attention_nan);
 }
 
 /* ---- norm ---- */
@@ -860,7 +995,7 @@ static void check_peak(const lt_kernels *set)
 static void peaks_count_their_work(void **state)
 {
     (void)state;
-    each_set(check_peak);
+    each_arithmetic(check_peak);
 }
 
 int main(void)
@@ -868,6 +1003,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sets_are_found_by_name_and_scalar_is_last),
         cmocka_unit_test(pack_panel_transposes_and_pads_with_zeros),
+        cmocka_unit_test(panels_of_pairs_are_rounded_to_nearest_even),
+        cmocka_unit_test(rows_are_rounded_to_nearest_even_and_keep_nan),
         cmocka_unit_test(linear_multiplies_adds_bias_activates_gates_and_adds_residual),
         cmocka_unit_test(linear_rows_do_not_depend_on_rows_or_panels_together),
         cmocka_unit_test(attention_is_softmax_of_scores_times_values_whatever_the_tile),

@@ -16,6 +16,13 @@ LT_VECTOR size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+#ifndef LT_HAS_PAIRS /* nothing in such a set asks for pairs, but the words have to be known */
+#define v_pairs v_add
+#define v_zip v_add
+#define v_dot v_fma
+#define v_dot_broadcast v_fma_broadcast
+#endif
+
 /* `dtype` is a constant where these are called. */
 LT_VECTOR vf load_as(const unsigned char *p, lt_dtype dtype)
 {
@@ -86,6 +93,86 @@ static void pack_panel(const void *w, lt_dtype dtype, size_t ldw, size_t n, size
     default: pack_panel_as(w, LT_F32, ldw * 4, n, k, panel); break;
     }
 }
+
+/* ---- pairs of bfloat16: panel[p][r] = (w[r][2p], w[r][2p + 1]), zero behind an odd k ---- */
+
+/* The 2 LT_VL elements from p on, of which n are there, as pairs. */
+LT_VECTOR vf load_pairs(const unsigned char *p, lt_dtype dtype, size_t n)
+{
+    const size_t size = dtype == LT_F32 ? 4 : 2;
+    if (n >= 2 * LT_VL) return dtype == LT_BF16 ? v_load(p) : v_pairs(load_as(p, dtype), load_as(p + LT_VL * size, dtype));
+    if (n <= LT_VL) return v_pairs(n == LT_VL ? load_as(p, dtype) : load_as_n(p, dtype, n), v_zero());
+    return v_pairs(load_as(p, dtype), load_as_n(p + LT_VL * size, dtype, n - LT_VL));
+}
+
+/* A square of pairs, `n` elements of each row. */
+LT_VECTOR void pack_square(const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t rows, size_t n, float *panel)
+{
+    vf square[LT_VL];
+    LT_UNROLL
+    for (size_t r = 0; r < LT_VL; r++) square[r] = r < rows ? load_pairs(w + r * row_bytes, dtype, n) : v_zero();
+    v_transpose(square);
+    LT_UNROLL
+    for (size_t j = 0; j < LT_VL; j++) {
+        if (2 * j < n) v_store(panel + j * LT_NR, square[j]);
+    }
+}
+
+LT_VECTOR void pack_row_pairs(const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t rows, size_t k, float *panel)
+{
+    const size_t size = dtype == LT_F32 ? 4 : 2;
+    size_t kk = 0;
+    for (; kk + 2 * LT_VL <= k; kk += 2 * LT_VL) {
+        pack_square(w + kk * size, dtype, row_bytes, rows, 2 * LT_VL, panel + kk / 2 * LT_NR);
+    }
+    if (kk < k) pack_square(w + kk * size, dtype, row_bytes, rows, k - kk, panel + kk / 2 * LT_NR);
+}
+
+LT_VECTOR void pack_pair_panel_as(const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t n, size_t k, float *panel)
+{
+    for (size_t g = 0; g < LT_NR; g += LT_VL) {
+        if (g + LT_VL <= n) {
+            pack_row_pairs(w + g * row_bytes, dtype, row_bytes, LT_VL, k, panel + g);
+        } else if (g < n) {
+            pack_row_pairs(w + g * row_bytes, dtype, row_bytes, n - g, k, panel + g);
+        } else {
+            for (size_t p = 0; p < (k + 1) / 2; p++) v_store(panel + p * LT_NR + g, v_zero());
+        }
+    }
+}
+
+#ifdef LT_HAS_PAIRS
+static void pack_pair_panel(const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k, float *panel)
+{
+    switch (dtype) {
+    case LT_F16: pack_pair_panel_as(w, LT_F16, ldw * 2, n, k, panel); break;
+    case LT_BF16: pack_pair_panel_as(w, LT_BF16, ldw * 2, n, k, panel); break;
+    default: pack_pair_panel_as(w, LT_F32, ldw * 4, n, k, panel); break;
+    }
+}
+
+#endif
+
+/* One row; out may be x. */
+LT_VECTOR void round_row(const float *x, size_t k, float *out)
+{
+    const size_t steps = (k + 1) / 2;
+    size_t p = 0;
+    for (; 2 * (p + LT_VL) <= k; p += LT_VL) v_store(out + p, v_pairs(v_load(x + 2 * p), v_load(x + 2 * p + LT_VL)));
+    if (p == steps) return;
+    const vf rest = load_pairs((const unsigned char *)(x + 2 * p), LT_F32, k - 2 * p);
+    if (steps - p == LT_VL)
+        v_store(out + p, rest);
+    else
+        v_store_n(out + p, rest, steps - p);
+}
+
+#ifdef LT_HAS_PAIRS
+static void round_rows(const float *x, size_t ldx, size_t m, size_t k, float *out, size_t ldo)
+{
+    for (size_t i = 0; i < m; i++) round_row(x + i * ldx, k, out + i * ldo);
+}
+#endif
 
 /* ---- norms: three passes over a row, which stays in L1; the variance is taken around the mean ---- */
 
@@ -336,6 +423,32 @@ typedef float peak_vector __attribute__((vector_size(16)));
 typedef vf peak_vector;
 #define PEAK_FMA(a, b, c) v_fma(a, b, c)
 #define PEAK_SET1(x) v_set1(x)
+#endif
+
+#ifdef LT_HAS_PAIRS
+static double peak_flop_pairs(size_t iterations)
+{
+    enum { CHAINS = 12 };
+    volatile float source[2] = { 0.999f, 0.001f };
+    volatile float sink;
+    const float factor = source[0], offset = source[1];
+    const vf a = v_pairs(v_set1(factor), v_set1(factor)), b = v_pairs(v_set1(offset), v_set1(offset));
+    vf s[CHAINS];
+    LT_UNROLL
+    for (int c = 0; c < CHAINS; c++) {
+        const float start = source[0];
+        s[c] = v_set1(start);
+    }
+    for (size_t i = 0; i < iterations; i++) {
+        LT_UNROLL
+        for (int c = 0; c < CHAINS; c++) s[c] = v_dot(a, b, s[c]);
+    }
+    LT_UNROLL
+    for (int c = 1; c < CHAINS; c++) s[0] = v_add(s[0], s[c]);
+    sink = v_sum(s[0]);
+    (void)sink;
+    return 4.0 * LT_VL * CHAINS * (double)iterations;
+}
 #endif
 
 /* 12 independent chains cover the latency of two units. The factors come from volatile memory, so that nothing folds. */

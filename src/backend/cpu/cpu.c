@@ -7,7 +7,8 @@
 typedef struct lt_cpu_backend {
     lt_backend base;
     lattice_runtime *runtime;
-    const lt_kernels *kernels;
+    const lt_kernels *kernels; /* float32 */
+    lattice_compute compute;   /* as asked for */
 } lt_cpu_backend;
 
 /* Up to so many rows a thread, threads split columns. Measured on MiniLM (AVX-512, CPU time of the same work cut both ways): at 8
@@ -18,6 +19,15 @@ typedef struct lt_cpu_backend {
  * columns. */
 #define TOUCHED_TILES 4
 #define TOUCHED_COLUMN_ROWS 512
+
+/* Those with fast products of bfloat16 on this architecture, for messages. */
+#if defined(__aarch64__)
+#define BF16_SETS "neonbf16"
+#elif defined(__x86_64__)
+#define BF16_SETS "avx512bf16"
+#else
+#define BF16_SETS "scalar"
+#endif
 
 static bool supports(const lt_backend *backend, const lt_plan *plan, const lt_op *op, const char **reason)
 {
@@ -154,8 +164,7 @@ static void place_value(placing *g, size_t v)
 {
     const lt_plan *plan = g->program->plan;
     lt_cpu_place *places = g->program->places, *place = &places[v];
-    size_t lines = lt_ceil_div(plan->values[v].width, 16);
-    *place = (lt_cpu_place){ .is_local = g->lives[v].is_local, .ld = (lines | 1) * 16 };
+    *place = (lt_cpu_place){ .is_local = g->lives[v].is_local, .ld = lt_cpu_leading(plan->values[v].width) };
     if (g->lives[v].is_result) return;
     for (bool moved = true; moved;) {
         moved = false;
@@ -207,7 +216,7 @@ static bool add_product(size_t *total, size_t a, size_t b)
 
 static bool size_memory(lt_program *p, size_t *bytes)
 {
-    size_t total = 0;
+    size_t total = 0, most_rows = 0;
     bool touched = false;
     for (size_t i = 0; i < p->n_groups; i++) {
         const lt_cpu_group *group = &p->groups[i];
@@ -218,6 +227,8 @@ static bool size_memory(lt_program *p, size_t *bytes)
         if (tile > p->tile_floats) p->tile_floats = tile;
         if (columns > p->column_floats) p->column_floats = columns;
         if (group->touched) touched = true;
+        if (group->tile_rows > most_rows) most_rows = group->tile_rows;
+        if (rows > most_rows) most_rows = rows;
     }
     for (size_t i = 0; i < p->plan->n_ops; i++) {
         if (p->plan->ops[i].code != LT_OP_ATTENTION) continue;
@@ -226,9 +237,14 @@ static bool size_memory(lt_program *p, size_t *bytes)
     }
     size_t gather = lt_round_up(lt_cpu_gather_floats(&p->weights, p->kernels), 16);
     p->panel_floats = touched ? gather : 0; /* a panel is as large as the rows it is made of */
+    if (p->kernels->round_rows) {
+        size_t ld = lt_cpu_leading(lt_panel_rows(p->kernels, p->weights.max_cols));
+        if (!lt_mul(ld, most_rows, &p->rounded_floats)) return false;
+    }
     /* An odd number of cache lines past a page, so that the threads' parts do not fall on the same cache sets. */
     if (!lt_add(p->tile_floats, p->attention_floats, &p->thread_floats) ||
         !lt_add(p->thread_floats, p->panel_floats, &p->thread_floats) ||
+        !lt_add(p->thread_floats, p->rounded_floats, &p->thread_floats) ||
         !lt_add(p->thread_floats, gather + 1024, &p->thread_floats)) {
         return false;
     }
@@ -324,6 +340,19 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
     return reserve_memory(p, err);
 }
 
+/* auto is bfloat16 where the set multiplies it fast and every matrix has 16-bit weights. */
+static const lt_kernels *choose_arithmetic(const lt_cpu_backend *cpu, const lt_plan *plan)
+{
+    const lt_kernels *bf16 = cpu->kernels->bf16;
+    if (cpu->compute == LATTICE_COMPUTE_BF16) return bf16;
+    if (cpu->compute == LATTICE_COMPUTE_F32 || !bf16 || bf16->bf16_emulated) return cpu->kernels;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const lt_op *op = &plan->ops[i];
+        if (op->code == LT_OP_LINEAR && lt_dtype_size(plan->weights[op->weight[0]].dtype) != 2) return cpu->kernels;
+    }
+    return bf16;
+}
+
 static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt_compile_options *options, lt_program **program,
                               lattice_error *err)
 {
@@ -342,7 +371,7 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     lt_program *p = lt_alloc_zero(&cpu->runtime->mem, sizeof *p);
     if (!p) return lt_no_memory(err, sizeof *p, "a compiled plan");
     p->runtime = cpu->runtime;
-    p->kernels = cpu->kernels;
+    p->kernels = choose_arithmetic(cpu, plan);
     p->plan = plan;
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;
@@ -370,6 +399,11 @@ static void memory(const lt_program *program, lt_memory_report *report)
     };
 }
 
+static lattice_compute arithmetic(const lt_program *program)
+{
+    return program->kernels->compute;
+}
+
 static void backend_free(lt_backend *backend)
 {
     if (!backend) return;
@@ -377,23 +411,36 @@ static void backend_free(lt_backend *backend)
     lt_free(&cpu->runtime->mem, cpu);
 }
 
+/* The names of the available sets. */
+static void list_sets(char *names, size_t size)
+{
+    size_t n, length = 0;
+    const lt_kernels *const *available = lt_kernels_available(&n);
+    names[0] = '\0';
+    for (size_t i = 0; i < n && length < size; i++) {
+        int written = snprintf(names + length, size - length, "%s%s", i > 0 ? ", " : "", available[i]->isa);
+        if (written > 0) length += (size_t)written;
+    }
+}
+
 lattice_status lt_cpu_backend_create(lattice_runtime *runtime, const char *isa, lattice_compute compute, lt_backend **backend,
                                      lattice_error *err)
 {
     *backend = NULL;
-    if (compute != LATTICE_COMPUTE_AUTO && compute != LATTICE_COMPUTE_F32) {
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: only float32 arithmetic is built in");
-    }
+    if (compute == LATTICE_COMPUTE_INT8)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: only float32 and bfloat16 arithmetic are built in");
     const lt_kernels *kernels = lt_kernels_find(isa);
-    if (!kernels) {
-        char names[128] = "";
-        size_t n, length = 0;
-        const lt_kernels *const *available = lt_kernels_available(&n);
-        for (size_t i = 0; i < n && length < sizeof names; i++) {
-            int written = snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "", available[i]->isa);
-            if (written > 0) length += (size_t)written;
+    if (!kernels || (compute == LATTICE_COMPUTE_BF16 && !kernels->bf16)) {
+        char names[128];
+        list_sets(names, sizeof names);
+        if (!kernels) {
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: instruction set '%s' is not available; available are: %s", isa,
+                           names);
         }
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: instruction set '%s' is not available; available are: %s", isa, names);
+        return lt_fail(
+            err, LATTICE_ERR_UNSUPPORTED,
+            "cpu: compute bf16 needs the instruction set %s, and '%s' is in use; available are: %s (scalar emulates it)",
+            BF16_SETS, kernels->isa, names);
     }
     lt_cpu_backend *cpu = lt_alloc_zero(&runtime->mem, sizeof *cpu);
     if (!cpu) return lt_no_memory(err, sizeof *cpu, "a backend");
@@ -405,11 +452,13 @@ lattice_status lt_cpu_backend_create(lattice_runtime *runtime, const char *isa, 
         .program_free = program_free,
         .run = lt_cpu_run,
         .memory = memory,
+        .compute = arithmetic,
         .states = &lt_cpu_state_ops,
         .free = backend_free,
     };
     cpu->runtime = runtime;
     cpu->kernels = kernels;
+    cpu->compute = compute;
     *backend = &cpu->base;
     return LATTICE_OK;
 }

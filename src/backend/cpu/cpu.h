@@ -23,7 +23,7 @@ typedef struct lt_cpu_weight {
     bool is_glu;       /* gate over up: the panels of the two alternate, each half padded by itself */
     bool is_head;      /* a matrix of the logits tail alone: never packed once */
     float *vector;     /* vectors: [rows], converted when compiled */
-    float *panels;     /* matrices: [n_panels][cols][nr], filled by the first run; NULL: packed whenever touched */
+    float *panels;     /* matrices: [n_panels][lt_panel_rows][nr], filled by the first run; NULL: packed whenever touched */
     size_t n_panels;   /* matrices; of gate and up together */
     size_t first_item; /* panels of the weights before it that are packed once */
 } lt_cpu_weight;
@@ -47,7 +47,7 @@ void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem);
 void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather);
 /* Gives back the mapped pages of what has been packed. */
 void lt_cpu_weights_forget(const lt_cpu_weights *weights);
-/* Packs panel `index` of a matrix into panel[cols][nr]. gather: lt_cpu_gather_floats() floats. */
+/* Packs panel `index` of a matrix into panel[lt_panel_rows][nr]. gather: lt_cpu_gather_floats() floats. */
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather);
 /* Where the bytes lie that panel `index` is packed from, *size of them (all but those of a further segment). */
 const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size);
@@ -97,7 +97,7 @@ struct lt_program {
 
     /* One reservation: a part for each thread, then what column splits share, then the workspace. In floats. */
     lt_reserve memory;
-    size_t thread_floats, tile_floats, attention_floats, panel_floats;
+    size_t thread_floats, tile_floats, attention_floats, panel_floats, rounded_floats;
     size_t column_floats;
 
     /* Rotary tables: cosines [max_positions][r], then sines. Filled up to the largest position seen so far. */
@@ -133,10 +133,10 @@ static inline float *lt_cpu_sines(const lt_program *program)
 
 struct lt_state {
     lt_program *program;
-    size_t length;    /* rows committed */
-    size_t pending;   /* rows of the last run, behind them */
-    bool running;     /* a run has it: found when a batch names it twice */
-    float **blocks;   /* [n_blocks], for the committed and the reserved rows */
+    size_t length;  /* rows committed */
+    size_t pending; /* rows of the last run, behind them */
+    bool running;   /* a run has it: found when a batch names it twice */
+    float **blocks; /* [n_blocks], for the committed and the reserved rows */
     size_t n_blocks, capacity;
 };
 
@@ -161,6 +161,16 @@ static inline size_t lt_ceil_div(size_t a, size_t b)
 static inline size_t lt_round_up(size_t a, size_t multiple)
 {
     return lt_ceil_div(a, multiple) * multiple;
+}
+
+/* Rows are an odd number of cache lines apart, so that they do not meet in the same cache sets. */
+static inline size_t lt_cpu_leading(size_t width)
+{
+    return (lt_ceil_div(width, 16) | 1) * 16;
+}
+static inline size_t lt_cpu_panel_floats(const lt_kernels *kernels, size_t cols)
+{
+    return kernels->nr * lt_panel_rows(kernels, cols);
 }
 
 #endif

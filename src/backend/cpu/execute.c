@@ -66,9 +66,13 @@ static float *panel_scratch(const run *r, int thread)
 {
     return attention_scratch(r, thread) + r->program->attention_floats;
 }
-static float *gather_scratch(const run *r, int thread)
+static float *rounded_scratch(const run *r, int thread)
 {
     return panel_scratch(r, thread) + r->program->panel_floats;
+}
+static float *gather_scratch(const run *r, int thread)
+{
+    return rounded_scratch(r, thread) + r->program->rounded_floats;
 }
 
 /* Takes the next `n` of `total` items; false: none is left. */
@@ -179,7 +183,7 @@ static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, 
         args->panel_end = i + 1;
         for (size_t up = 0; up < 2; up++) {
             if (w->panels) {
-                args->panels = w->panels + (2 * i + up) * r->kernels->nr * args->k;
+                args->panels = w->panels + (2 * i + up) * lt_cpu_panel_floats(r->kernels, args->k);
             } else {
                 touch_panel(r, w, f, 2 * i + up, args);
             }
@@ -195,7 +199,7 @@ static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, 
 static void linear(const run *r, const lt_op *op, const frame *f, part p)
 {
     const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
-    size_t nr = r->kernels->nr, k = w->source->cols;
+    size_t k = w->source->cols;
     view x = view_of(r, f, op->in[0].value, p.begin), y = view_of(r, f, op->out[0], p.begin);
     lt_linear args = {
         .x = x.data + op->in[0].column,
@@ -213,12 +217,19 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         args.residual = residual.data + op->in[1].column;
         args.ldr = residual.ld;
     }
+    if (r->kernels->round_rows) {
+        float *rounded = rounded_scratch(r, f->thread);
+        size_t ld = lt_cpu_leading(lt_panel_rows(r->kernels, k));
+        r->kernels->round_rows(args.x, args.ldx, args.m, k, rounded, ld);
+        args.x = rounded;
+        args.ldx = ld;
+    }
     if (w->is_glu) {
         gated_linear(r, op, f, p, &args);
         return;
     }
     if (w->panels) {
-        args.panels = w->panels + p.panel_begin * nr * k;
+        args.panels = w->panels + p.panel_begin * lt_cpu_panel_floats(r->kernels, k);
         args.panel_begin = p.panel_begin;
         args.panel_end = p.panel_end;
         r->kernels->linear(&args);

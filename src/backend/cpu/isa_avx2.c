@@ -3,6 +3,7 @@
 
 #include "backend/cpu/vec_avx2.h"
 
+#define LT_ISA "avx2"
 #define LT_NR 16
 #define LT_MR 6
 #define LT_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
@@ -14,7 +15,7 @@
 #include "backend/cpu/products.h"
 #include "backend/cpu/sets.h"
 
-const lt_kernels lt_kernels_avx2 = LT_KERNELS("avx2");
+const lt_kernels lt_kernels_avx2 = LT_KERNELS;
 
 #else
 typedef int lt_no_avx2; /* a translation unit is never empty */

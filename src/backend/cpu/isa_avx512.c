@@ -3,6 +3,7 @@
 
 #include "backend/cpu/vec_avx512.h"
 
+#define LT_ISA "avx512"
 #define LT_NR 32
 #define LT_MR 12
 #define LT_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
@@ -14,7 +15,7 @@
 #include "backend/cpu/products.h"
 #include "backend/cpu/sets.h"
 
-const lt_kernels lt_kernels_avx512 = LT_KERNELS("avx512");
+const lt_kernels lt_kernels_avx512 = LT_KERNELS;
 
 #else
 typedef int lt_no_avx512; /* a translation unit is never empty */

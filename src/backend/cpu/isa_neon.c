@@ -3,6 +3,7 @@
 
 #include "backend/cpu/vec_neon.h"
 
+#define LT_ISA "neon"
 #define LT_NR 12
 #define LT_MR 8
 #define LT_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
@@ -14,7 +15,7 @@
 #include "backend/cpu/products.h"
 #include "backend/cpu/sets.h"
 
-const lt_kernels lt_kernels_neon = LT_KERNELS("neon");
+const lt_kernels lt_kernels_neon = LT_KERNELS;
 
 #else
 typedef int lt_no_neon; /* a translation unit is never empty */

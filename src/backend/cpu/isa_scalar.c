@@ -2,6 +2,7 @@
  */
 #include "backend/cpu/vec_scalar.h"
 
+#define LT_ISA "scalar"
 #define LT_NR 8
 #define LT_MR 4
 #define LT_TILES(X) X(1) X(2) X(3) X(4)
@@ -13,4 +14,4 @@
 #include "backend/cpu/products.h"
 #include "backend/cpu/sets.h"
 
-const lt_kernels lt_kernels_scalar = LT_KERNELS("scalar");
+const lt_kernels lt_kernels_scalar = LT_KERNELS;

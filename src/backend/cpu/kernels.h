@@ -3,6 +3,8 @@
  * The numerics contract binds every entry: an output is summed in one order that depends on the inner dimension and the
  * instruction set, never on the number of rows, the neighbours, the tile or the thread. Products add k ascending into one
  * accumulator an output. Results of two sets agree within rounding; tests/unit/test_kernels.c compares each with the scalar set.
+ * A set that multiplies bfloat16 has a second table for that arithmetic, in which operands of products are rounded to it, to
+ * nearest even, and summed in float32: k in ascending pairs into the same one accumulator.
  * Matrices are row-major float32 with a leading dimension in floats; nothing is aligned unless said. */
 #ifndef LT_BACKEND_CPU_KERNELS_H
 #define LT_BACKEND_CPU_KERNELS_H
@@ -10,9 +12,12 @@
 #include "backend/state.h"
 #include "format/checkpoint.h"
 #include "format/config.h"
+#include "lattice.h"
 
 /* y[m, n] = act(x[m, k] · Wᵀ + bias) · gate + residual for the columns of panels [panel_begin, panel_end).
- * A panel holds nr consecutive rows of W [n, k] (outputs) as [k][nr], zero where n ends inside it. */
+ * A panel holds nr consecutive rows of W [n, k] (outputs) as [k][nr], zero where n ends inside it. In bfloat16 both x and the
+ * panels hold pairs of neighbours in k instead of floats, k / 2 of them rounded up: x as round_rows leaves it, panels [k /
+ * 2][nr], and ldx counts pairs. */
 typedef struct lt_linear {
     const float *x;
     size_t ldx;
@@ -39,8 +44,8 @@ typedef struct lt_linear {
 typedef struct lt_attention {
     const float *q, *k, *v; /* first query of the tile; key and value 0; this head's columns */
     size_t ldq, ldk, ldv;
-    /* Keys and values of a state, in blocks of LT_BLOCK_ROWS: row j is row j % 64 of blocks[j / 64], its keys k_offset floats past
-     * the block's beginning, its values v_offset. NULL: the two matrices k and v, which are not read else. */
+    /* Keys and values of a state, in blocks of LT_BLOCK_ROWS: row j is row j % 64 of blocks[j / 64], its keys k_offset floats
+     * past the block's beginning, its values v_offset. NULL: the two matrices k and v, which are not read else. */
     const float *const *blocks;
     size_t k_offset, v_offset;
     float *out;
@@ -81,8 +86,10 @@ typedef struct lt_norm_rope {
 /* X(return type, name, parameters) */
 #define LT_KERNEL_LIST(X)                                                                                                        \
     /* Panel of W's rows [row, row + nr) ∩ [0, rows): w points at row `row`, dtype F32, F16 or BF16, ldw in elements; writes   \
-     * [k][nr] floats, zero beyond `n` rows. w may be unaligned. */                                                              \
+     * lt_panel_rows() times nr floats or pairs, zero beyond `n` rows. w may be unaligned. */                                    \
     X(void, pack_panel, (const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k, float *panel))                           \
+    /* bfloat16 only, else NULL: out[m][lt_panel_rows(k)] are the rows of x[m, k] as pairs. */                                   \
+    X(void, round_rows, (const float *x, size_t ldx, size_t m, size_t k, float *out, size_t ldo))                                \
     X(void, linear, (const lt_linear *args))                                                                                     \
     X(void, attention, (const lt_attention *args))                                                                               \
     X(void, norm, (const lt_norm *args))                                                                                         \
@@ -103,20 +110,30 @@ typedef struct lt_norm_rope {
     X(double, peak_flop, (size_t iterations))                                                                                    \
     X(float, peak_read, (const float *x, size_t n))
 
-typedef struct lt_kernels {
-    const char *isa;   /* "scalar", "avx2", "avx512", "neon" */
-    size_t nr;         /* columns of a panel */
-    size_t mr;         /* rows of a micro-tile: row tiles are best a multiple of it */
-    size_t tile_rows;  /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
-    size_t query_tile; /* queries of an attention work item at most */
+typedef struct lt_kernels lt_kernels;
+struct lt_kernels {
+    const char *isa;         /* "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16" */
+    lattice_compute compute; /* F32 or BF16 */
+    const lt_kernels *bf16;  /* of the F32 table: the same set's kernels for bfloat16, or NULL */
+    bool bf16_emulated;      /* of the BF16 table: in portable C, to be chosen for its results only */
+    size_t nr;               /* columns of a panel */
+    size_t mr;               /* rows of a micro-tile: row tiles are best a multiple of it */
+    size_t tile_rows;        /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
+    size_t query_tile;       /* queries of an attention work item at most */
     size_t (*attention_scratch)(size_t head_dim); /* floats */
 #define X(type, name, parameters) type(*name) parameters;
     LT_KERNEL_LIST(X)
 #undef X
-} lt_kernels;
+};
+
+/* Floats, or pairs of bfloat16, in a column of a panel. */
+static inline size_t lt_panel_rows(const lt_kernels *kernels, size_t k)
+{
+    return kernels->compute == LATTICE_COMPUTE_BF16 ? k / 2 + k % 2 : k;
+}
 
 /* The sets that this build has and this CPU (cpuid) and operating system (xgetbv) allow, best first; *n receives their number.
- * The scalar set is always there, last. */
+ * The scalar set is always there, last. All are the float32 tables. */
 const lt_kernels *const *lt_kernels_available(size_t *n);
 /* By name; NULL or "auto": the best; NULL returned: not built in or not available. */
 const lt_kernels *lt_kernels_find(const char *isa);

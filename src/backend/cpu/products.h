@@ -8,6 +8,9 @@
  * linear takes a panel through all its rows while the panel is in L2 (or, narrow, in L1); meanwhile the next panel is fetched.
  * attention is the same product twice a block of LT_KEYS keys: K transposed into panels, V copied into panels (its rows are
  * often a multiple of 4096 bytes apart, which would put all of them into a few cache sets), with the softmax between them online.
+ *
+ * Sets that multiply bfloat16 have all of it a second time, over pairs: two neighbours of k, rounded, lie in one lane, and a step
+ * takes both. Accumulators, softmax and everything behind stay float32. `pairs` is a constant wherever it is a parameter.
  */
 #ifndef LT_BACKEND_CPU_PRODUCTS_H
 #define LT_BACKEND_CPU_PRODUCTS_H
@@ -19,7 +22,7 @@ _Static_assert(LT_NR % LT_VL == 0 && LT_KEYS % LT_NR == 0 && LT_KEYS % LT_VL == 
 
 /* c[rows, nr] (+)= x[rows, k] · b[k, nr] */
 typedef struct tile_args {
-    size_t k;
+    size_t k; /* steps: floats or pairs */
     const float *x;
     size_t ldx;
     const float *b;
@@ -31,7 +34,8 @@ typedef struct tile_args {
 } tile_args;
 
 /* One step of k. Rows are reached from four bases, three rows each, which x86 addresses without further arithmetic. */
-LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const float *b)
+LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const float *b,
+                         bool pairs)
 {
     vf bv[LT_NV];
     LT_UNROLL
@@ -41,16 +45,17 @@ LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const b
         const float *x = base[i / 3] + (i % 3) * ldx + p;
         if (LT_EMBED_BROADCAST(i)) {
             LT_UNROLL
-            for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_fma_broadcast(x, bv[j], acc[i][j]);
+            for (size_t j = 0; j < LT_NV; j++)
+                acc[i][j] = pairs ? v_dot_broadcast(x, bv[j], acc[i][j]) : v_fma_broadcast(x, bv[j], acc[i][j]);
         } else {
-            const vf a = v_set1(*x);
+            const vf a = v_set1(*x); /* a pair too: its bits pass through */
             LT_UNROLL
-            for (size_t j = 0; j < LT_NV; j++) acc[i][j] = v_fma(a, bv[j], acc[i][j]);
+            for (size_t j = 0; j < LT_NV; j++) acc[i][j] = pairs ? v_dot(a, bv[j], acc[i][j]) : v_fma(a, bv[j], acc[i][j]);
         }
     }
 }
 
-LT_VECTOR void tile(size_t rows, const tile_args *t)
+LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
 {
     const size_t k = t->k, ldx = t->ldx;
     const float *const base[4] = { t->x, rows > 3 ? t->x + 3 * ldx : t->x, rows > 6 ? t->x + 6 * ldx : t->x,
@@ -74,11 +79,11 @@ LT_VECTOR void tile(size_t rows, const tile_args *t)
     for (; p + 4 <= k; p += 4) {
         for (size_t i = 0; i < t->lines; i++, prefetch += 64) __builtin_prefetch((const void *)prefetch, 0, 2);
         LT_UNROLL
-        for (size_t u = 0; u < 4; u++) tile_step(rows, acc, base, ldx, p + u, b + u * LT_NR);
+        for (size_t u = 0; u < 4; u++) tile_step(rows, acc, base, ldx, p + u, b + u * LT_NR, pairs);
         b += 4 * LT_NR;
     }
     for (; p < k; p++) {
-        tile_step(rows, acc, base, ldx, p, b);
+        tile_step(rows, acc, base, ldx, p, b, pairs);
         b += LT_NR;
     }
     LT_UNROLL
@@ -94,7 +99,7 @@ typedef void tile_fn(const tile_args *t);
 #define X(rows)                                                                                                                  \
     static void tile_##rows(const tile_args *t)                                                                                  \
     {                                                                                                                            \
-        tile(rows, t);                                                                                                           \
+        tile(rows, t, false);                                                                                                    \
     }
 LT_TILES(X)
 #undef X
@@ -103,9 +108,26 @@ LT_TILES(X)
 static tile_fn *const tiles[LT_MR + 1] = { LT_TILES(X) };
 #undef X
 
+#ifdef LT_HAS_PAIRS
+#define X(rows)                                                                                                                  \
+    static void pair_tile_##rows(const tile_args *t)                                                                             \
+    {                                                                                                                            \
+        tile(rows, t, true);                                                                                                     \
+    }
+LT_TILES(X)
+#undef X
+
+#define X(rows) [rows] = pair_tile_##rows,
+static tile_fn *const pair_tiles[LT_MR + 1] = { LT_TILES(X) };
+#undef X
+#else
+#define pair_tiles tiles
+#endif
+
 /* ---- linear ---- */
 
-/* y = act(c + bias) · gate + residual for one tile of `cols` columns; `activation` and `whole` are constants where this is called. */
+/* y = act(c + bias) · gate + residual for one tile of `cols` columns; `activation` and `whole` are constants where this is
+ * called. */
 LT_VECTOR void finish(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col, size_t cols,
                       lt_activation activation, bool whole)
 {
@@ -153,7 +175,8 @@ static void finish_tile(const lt_linear *a, const float *c, size_t row, size_t r
     // clang-format on
 }
 
-static void linear(const lt_linear *a)
+/* steps: of k, each of a float or a pair */
+LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_rows)
 {
     _Alignas(64) float c[LT_MR * LT_NR];
     const size_t n_tiles = (a->m + LT_MR - 1) / LT_MR;
@@ -162,7 +185,7 @@ static void linear(const lt_linear *a)
     const size_t least = a->m / n_tiles, more = a->m % n_tiles;
     /* The tiles of a panel together fetch the next one, which lies right behind, into L2: with weights from L3 that is 93% of
      * peak instead of 70% at 96 rows. One tile has no time for a whole panel and fetches what it needs itself soon. */
-    const size_t panel_size = a->k * LT_NR, quads = a->k / 4 + 1;
+    const size_t panel_size = steps * LT_NR, quads = steps / 4 + 1;
     const size_t ahead = (n_tiles == 1 ? min_size(panel_size, 4096) : panel_size) * sizeof(float);
     const float *panel = a->panels;
     for (size_t index = a->panel_begin; index < a->panel_end; index++, panel += panel_size) {
@@ -170,11 +193,11 @@ static void linear(const lt_linear *a)
         const bool last = a->next && index + 1 == a->panel_end;
         const uintptr_t next = last ? (uintptr_t)a->next : (uintptr_t)panel + ahead;
         const size_t next_lines = (last ? a->next_size : panel_size * sizeof(float)) / 64;
-        const size_t lines = (next_lines + quads * n_tiles - 1) / (quads * n_tiles), share = a->k / 4 * lines * 64;
+        const size_t lines = (next_lines + quads * n_tiles - 1) / (quads * n_tiles), share = steps / 4 * lines * 64;
         size_t row = 0;
         for (size_t i = 0; i < n_tiles; i++) {
             const size_t rows = least + (i < more);
-            const tile_args t = { .k = a->k,
+            const tile_args t = { .k = steps,
                                   .x = a->x + row * a->ldx,
                                   .ldx = a->ldx,
                                   .b = panel,
@@ -182,11 +205,16 @@ static void linear(const lt_linear *a)
                                   .ldc = LT_NR,
                                   .prefetch = next + i * share,
                                   .lines = i * share < next_lines * 64 ? lines : 0 };
-            tiles[rows](&t);
+            by_rows[rows](&t);
             finish_tile(a, c, row, rows, index * LT_NR);
             row += rows;
         }
     }
+}
+
+static void linear(const lt_linear *a)
+{
+    multiply(a, a->k, tiles);
 }
 
 /* ---- attention ---- */
@@ -197,11 +225,17 @@ LT_VECTOR size_t round_up(size_t n, size_t unit)
 }
 
 /* Panels of keys [d][nr] · panels of values [LT_KEYS][nr] · weights [mr][LT_KEYS] · sums of values [queries][width] · sums of
- * weights [queries][vl] · largest score [queries]. */
+ * weights [queries][vl] · largest score [queries]; with pairs, half the keys and values, and a tile of queries [mr][d / 2]. */
+LT_VECTOR size_t attention_floats(size_t head_dim, bool pairs)
+{
+    const size_t width = round_up(head_dim, LT_NR), steps = pairs ? (head_dim + 1) / 2 : head_dim;
+    const size_t inputs = LT_KEYS * steps + (pairs ? LT_KEYS / 2 * width + LT_MR * steps : LT_KEYS * width);
+    return inputs + LT_MR * LT_KEYS + LT_QUERIES * (width + LT_VL) + LT_QUERIES;
+}
+
 static size_t attention_scratch(size_t head_dim)
 {
-    const size_t width = round_up(head_dim, LT_NR);
-    return LT_KEYS * head_dim + LT_KEYS * width + LT_MR * LT_KEYS + LT_QUERIES * (width + LT_VL) + LT_QUERIES;
+    return attention_floats(head_dim, false);
 }
 
 /* The largest of n floats, or -infinity; NaNs are passed over. */
@@ -275,23 +309,46 @@ LT_VECTOR const float *value_at(const lt_attention *a, size_t row)
 }
 
 /* A panel of keys `row` to row + n, row a multiple of LT_VL. So many rows lie in one block whenever they are packed at once. */
-LT_VECTOR void pack_keys(const lt_attention *a, size_t row, size_t n, float *panel)
+LT_VECTOR void pack_keys(const lt_attention *a, size_t row, size_t n, float *panel, bool pairs)
 {
+    const size_t steps = pairs ? (a->head_dim + 1) / 2 : a->head_dim, row_bytes = a->ldk * sizeof(float);
     for (size_t g = 0; g < LT_NR; g += LT_VL) {
-        if (g < n) {
-            pack_rows((const unsigned char *)key_at(a, row + g), LT_F32, a->ldk * sizeof(float), min_size(LT_VL, n - g),
-                      a->head_dim, panel + g);
+        const size_t rows = g < n ? min_size(LT_VL, n - g) : 0;
+        if (!rows) {
+            for (size_t p = 0; p < steps; p++) v_store(panel + p * LT_NR + g, v_zero());
+        } else if (pairs) {
+            pack_row_pairs((const unsigned char *)key_at(a, row + g), LT_F32, row_bytes, rows, a->head_dim, panel + g);
         } else {
-            for (size_t kk = 0; kk < a->head_dim; kk++) v_store(panel + kk * LT_NR + g, v_zero());
+            pack_rows((const unsigned char *)key_at(a, row + g), LT_F32, row_bytes, rows, a->head_dim, panel + g);
         }
     }
 }
 
-static void attention(const lt_attention *a)
+/* Columns [column, column + LT_NR) of values `row` to row + n as a panel: rows as they are or, with pairs, two and two. */
+LT_VECTOR void pack_values(const lt_attention *a, size_t row, size_t n, size_t column, float *panel, bool pairs)
 {
-    const size_t d = a->head_dim, width = round_up(d, LT_NR);
-    float *keys = a->scratch, *values = keys + LT_KEYS * d, *s = values + LT_KEYS * width, *sums = s + LT_MR * LT_KEYS;
-    float *total = sums + LT_QUERIES * width, *max = total + LT_QUERIES * LT_VL;
+    const size_t cols = min_size(LT_NR, a->head_dim - column);
+    for (size_t j = 0; j < n; j += pairs ? 2 : 1, panel += LT_NR) {
+        const float *v = value_at(a, row + j) + column, *next = pairs && j + 1 < n ? value_at(a, row + j + 1) + column : NULL;
+        LT_UNROLL
+        for (size_t i = 0; i < LT_NR; i += LT_VL) {
+            vf x = i + LT_VL <= cols ? v_load(v + i) : i < cols ? v_load_n(v + i, cols - i) : v_zero();
+            if (pairs) {
+                vf y = !next || i >= cols ? v_zero() : i + LT_VL <= cols ? v_load(next + i) : v_load_n(next + i, cols - i);
+                x = v_zip(x, y);
+            }
+            v_store(panel + i, x);
+        }
+    }
+}
+
+/* A step of k is a dimension of the head, then a key; with pairs, two. */
+LT_VECTOR void attend(const lt_attention *a, tile_fn *const *by_rows, bool pairs)
+{
+    const size_t d = a->head_dim, width = round_up(d, LT_NR), group = pairs ? 2 : 1, steps = (d + group - 1) / group;
+    float *keys = a->scratch, *values = keys + LT_KEYS * steps, *s = values + LT_KEYS / group * width;
+    float *sums = s + LT_MR * LT_KEYS, *total = sums + LT_QUERIES * width, *max = total + LT_QUERIES * LT_VL;
+    float *rounded = max + LT_QUERIES; /* queries of a tile, as pairs */
     const float factor = a->scale * 1.44269504f;
     /* Keys that the last query sees. */
     const size_t n_keys = a->causal ? min_size(a->n_keys, a->first_position + a->n_queries) : a->n_keys;
@@ -303,20 +360,9 @@ static void attention(const lt_attention *a)
     for (size_t begin = 0; begin < n_keys; begin += LT_KEYS) {
         const size_t n = min_size(LT_KEYS, n_keys - begin);
         for (size_t j = 0; j < n; j += LT_NR) {
-            pack_keys(a, begin + j, min_size(LT_NR, n - j), keys + j * d);
+            pack_keys(a, begin + j, min_size(LT_NR, n - j), keys + j * steps, pairs);
         }
-        for (size_t c = 0; c < width; c += LT_NR) {
-            float *panel = values + c * LT_KEYS;
-            const size_t cols = min_size(LT_NR, d - c);
-            for (size_t j = 0; j < n; j++) {
-                const float *v = value_at(a, begin + j) + c;
-                LT_UNROLL
-                for (size_t i = 0; i < LT_NR; i += LT_VL) {
-                    vf x = i + LT_VL <= cols ? v_load(v + i) : i < cols ? v_load_n(v + i, cols - i) : v_zero();
-                    v_store(panel + j * LT_NR + i, x);
-                }
-            }
-        }
+        for (size_t c = 0; c < width; c += LT_NR) pack_values(a, begin, n, c, values + c * (LT_KEYS / group), pairs);
         for (size_t row = 0; row < a->n_queries; row += LT_MR) {
             const size_t rows = min_size(LT_MR, a->n_queries - row);
             size_t seen = n, visible[LT_MR]; /* keys of this block that the tile's last query sees; that each sees */
@@ -328,22 +374,31 @@ static void attention(const lt_attention *a)
             } else {
                 for (size_t i = 0; i < rows; i++) visible[i] = n;
             }
-            for (size_t j = 0; j < seen; j += LT_NR) {
-                const tile_args t = {
-                    .k = d, .x = a->q + row * a->ldq, .ldx = a->ldq, .b = keys + j * d, .c = s + j, .ldc = LT_KEYS
-                };
-                tiles[rows](&t);
+            const float *q = a->q + row * a->ldq;
+            size_t ldq = a->ldq;
+            if (pairs) {
+                for (size_t i = 0; i < rows; i++) round_row(q + i * ldq, d, rounded + i * steps);
+                q = rounded;
+                ldq = steps;
             }
-            softmax_tile(s, rows, visible, seen, factor, max + row, total + row * LT_VL, sums + row * width, width);
+            for (size_t j = 0; j < seen; j += LT_NR) {
+                const tile_args t = { .k = steps, .x = q, .ldx = ldq, .b = keys + j * steps, .c = s + j, .ldc = LT_KEYS };
+                by_rows[rows](&t);
+            }
+            const size_t used = round_up(seen, group); /* a pair's second key may be one that nobody sees: weight 0 */
+            softmax_tile(s, rows, visible, used, factor, max + row, total + row * LT_VL, sums + row * width, width);
+            if (pairs) {
+                for (size_t i = 0; i < rows; i++) round_row(s + i * LT_KEYS, used, s + i * LT_KEYS);
+            }
             for (size_t c = 0; c < width; c += LT_NR) {
-                const tile_args t = { .k = seen,
+                const tile_args t = { .k = used / group,
                                       .x = s,
                                       .ldx = LT_KEYS,
-                                      .b = values + c * LT_KEYS,
+                                      .b = values + c * (LT_KEYS / group),
                                       .c = sums + row * width + c,
                                       .ldc = width,
                                       .add = begin > 0 };
-                tiles[rows](&t);
+                by_rows[rows](&t);
             }
         }
     }
@@ -357,13 +412,51 @@ static void attention(const lt_attention *a)
     }
 }
 
-#define LT_KERNELS(name)                                                                                                         \
+static void attention(const lt_attention *a)
+{
+    attend(a, tiles, false);
+}
+
+/* What is the same in every arithmetic. */
+#define LT_COMMON_KERNELS(name)                                                                                                  \
+    .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES, .norm = norm,                    \
+    .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,            \
+    .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read
+
+#ifdef LT_HAS_PAIRS
+static void linear_pairs(const lt_linear *a)
+{
+    multiply(a, (a->k + 1) / 2, pair_tiles);
+}
+
+static size_t attention_scratch_pairs(size_t head_dim)
+{
+    return attention_floats(head_dim, true);
+}
+
+static void attention_pairs(const lt_attention *a)
+{
+    attend(a, pair_tiles, true);
+}
+
+static const lt_kernels bf16_kernels = {
+    LT_COMMON_KERNELS(LT_ISA),     .compute = LATTICE_COMPUTE_BF16,
+    .bf16_emulated = LT_VL == 1,   .attention_scratch = attention_scratch_pairs,
+    .pack_panel = pack_pair_panel, .round_rows = round_rows,
+    .linear = linear_pairs,        .attention = attention_pairs,
+    .peak_flop = peak_flop_pairs,
+};
+#define LT_BF16_KERNELS &bf16_kernels
+#else
+#define LT_BF16_KERNELS NULL
+#endif
+
+/* The table of a set: LT_ISA is its name. */
+#define LT_KERNELS                                                                                                               \
     {                                                                                                                            \
-        .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES,                              \
-        .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear, .attention = attention,              \
-        .norm = norm, .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate,                \
-        .pool_sum = pool_sum, .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite,                    \
-        .peak_flop = peak_flop, .peak_read = peak_read                                                                           \
+        LT_COMMON_KERNELS(LT_ISA), .compute = LATTICE_COMPUTE_F32, .bf16 = LT_BF16_KERNELS,                                      \
+                                   .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear,           \
+                                   .attention = attention, .peak_flop = peak_flop                                                \
     }
 
 #endif

@@ -8,7 +8,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-static const lt_kernels *const all_sets[] = { &lt_kernels_avx512, &lt_kernels_avx2, &lt_kernels_scalar };
+static const lt_kernels *const all_sets[] = { &lt_kernels_avx512bf16, &lt_kernels_avx512, &lt_kernels_avx2, &lt_kernels_scalar };
 
 /* Register state that the operating system saves (XCR0): bits 1 and 2 xmm and ymm; 5, 6 and 7 opmask and zmm. */
 static uint64_t saved_state(void)
@@ -21,25 +21,50 @@ static uint64_t saved_state(void)
 /* Index into all_sets of the best set that may run. */
 static size_t first_available(void)
 {
-    enum { AVX512 = 0, AVX2 = 1, SCALAR = 2 };
+    enum { AVX512_BF16, AVX512, AVX2, SCALAR };
     const uint32_t need_1c = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
     const uint32_t need_7b = bit_AVX2 | bit_BMI2;
     const uint32_t need_7b_512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    const uint32_t need_71a = 1u << 5; /* AVX512_BF16, leaf 7, subleaf 1 */
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need_1c) != need_1c) return SCALAR;
     uint64_t state = saved_state();
     if ((state & 0x06) != 0x06) return SCALAR;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & need_7b) != need_7b) return SCALAR;
     if ((state & 0xe6) != 0xe6 || (b & need_7b_512) != need_7b_512) return AVX2;
-    return AVX512;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a & need_71a) != need_71a) return AVX512;
+    return AVX512_BF16;
 }
 #elif defined(__aarch64__)
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static bool has_bf16(void)
+{
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname("hw.optional.arm.FEAT_BF16", &value, &size, NULL, 0) == 0 && value != 0;
+}
+#elif defined(__linux__)
+#include <sys/auxv.h>
+
+static bool has_bf16(void)
+{
+    return getauxval(AT_HWCAP2) >> 14 & 1; /* HWCAP2_BF16 */
+}
+#else
+static bool has_bf16(void)
+{
+    return false;
+}
+#endif
+
 /* Advanced SIMD belongs to every AArch64 system with a floating-point ABI. */
-static const lt_kernels *const all_sets[] = { &lt_kernels_neon, &lt_kernels_scalar };
+static const lt_kernels *const all_sets[] = { &lt_kernels_neonbf16, &lt_kernels_neon, &lt_kernels_scalar };
 
 static size_t first_available(void)
 {
-    return 0;
+    return has_bf16() ? 0 : 1;
 }
 #else
 static const lt_kernels *const all_sets[] = { &lt_kernels_scalar };

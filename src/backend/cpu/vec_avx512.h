@@ -7,6 +7,7 @@
 
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define LT_VL 16
 
@@ -177,5 +178,29 @@ LT_VECTOR void v_transpose(vf r[LT_VL])
         r[12 + i] = _mm512_shuffle_f32x4(t[4 + i], t[12 + i], 0xdd);
     }
 }
+
+#ifdef __AVX512BF16__
+#define LT_HAS_PAIRS
+
+LT_VECTOR vf v_pairs(vf a, vf b)
+{
+    return (__m512)_mm512_cvtne2ps_pbh(b, a);
+}
+LT_VECTOR vf v_zip(vf a, vf b)
+{
+    static const uint16_t order[32] = { 0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31 };
+    return (__m512)_mm512_permutexvar_epi16(_mm512_loadu_si512(order), (__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+LT_VECTOR vf v_dot(vf a, vf b, vf c)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+LT_VECTOR vf v_dot_broadcast(const float *a, vf b, vf c)
+{
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
+    return c;
+}
+#endif
 
 #endif

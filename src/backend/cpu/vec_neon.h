@@ -159,4 +159,26 @@ LT_VECTOR void v_transpose(vf r[LT_VL])
     r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
 
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define LT_HAS_PAIRS
+
+LT_VECTOR vf v_pairs(vf a, vf b)
+{
+    return vreinterpretq_f32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(a), b));
+}
+LT_VECTOR vf v_zip(vf a, vf b)
+{
+    const uint16x4x2_t pairs = vzip_u16(vreinterpret_u16_bf16(vcvt_bf16_f32(a)), vreinterpret_u16_bf16(vcvt_bf16_f32(b)));
+    return vreinterpretq_f32_u16(vcombine_u16(pairs.val[0], pairs.val[1]));
+}
+LT_VECTOR vf v_dot(vf a, vf b, vf c)
+{
+    return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+}
+LT_VECTOR vf v_dot_broadcast(const float *a, vf b, vf c)
+{
+    return v_dot(v_set1(*a), b, c);
+}
+#endif
+
 #endif

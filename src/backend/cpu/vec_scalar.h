@@ -16,6 +16,14 @@
  *   v_keep_n            the first n lanes of a, then those of rest
  *   v_sum, v_max_across over the lanes, in a tree of fixed shape
  *   v_transpose         LT_VL vectors as a square matrix
+ *
+ * Sets that multiply bfloat16 define LT_HAS_PAIRS. A lane then holds a pair of them, the first in its lower half:
+ *
+ *   v_pairs             the floats of a, then those of b, rounded to nearest even, as pairs (a0, a1) (a2, a3) …
+ *   v_zip               pairs (a0, b0) (a1, b1) …
+ *   v_dot               the float c plus both products of the pairs a and b: here the second product first, as AVX512-BF16 does;
+ *                       products of bfloat16 are exact, so only the two additions round
+ *   v_dot_broadcast     the same with *a for every lane
  */
 #ifndef LT_BACKEND_CPU_VEC_SCALAR_H
 #define LT_BACKEND_CPU_VEC_SCALAR_H
@@ -177,6 +185,31 @@ LT_VECTOR float v_max_across(vf a)
 LT_VECTOR void v_transpose(vf r[LT_VL])
 {
     (void)r;
+}
+
+#define LT_HAS_PAIRS
+
+LT_VECTOR uint32_t v_round_bf16(float x)
+{
+    uint32_t bits = v_to_bits(x);
+    return x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40;
+}
+LT_VECTOR vf v_pairs(vf a, vf b)
+{
+    return v_from_bits(v_round_bf16(a) | v_round_bf16(b) << 16);
+}
+LT_VECTOR vf v_zip(vf a, vf b)
+{
+    return v_pairs(a, b);
+}
+LT_VECTOR vf v_dot(vf a, vf b, vf c)
+{
+    c += v_high_bf16(a) * v_high_bf16(b);
+    return c + v_low_bf16(a) * v_low_bf16(b);
+}
+LT_VECTOR vf v_dot_broadcast(const float *a, vf b, vf c)
+{
+    return v_dot(v_load(a), b, c);
 }
 
 #endif
