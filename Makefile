@@ -13,7 +13,7 @@ PYTHON ?= python3
 
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts baseline install uninstall format clean help
+.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts bench-rerank baseline install uninstall format clean help
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
@@ -59,6 +59,12 @@ bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTor
 bench-texts: all model ## text to vectors against sentence-transformers (makes .venv-bench)
 	@scripts/bench-venv
 	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --out bench/results
+
+bench-rerank: all ## one query against 100 documents, against CrossEncoder (makes .venv-bench and a checkpoint of bge-base's dimensions)
+	@scripts/bench-venv
+	@$(MAKE) --no-print-directory model
+	@$(PYTHON) tools/make_checkpoint.py bge-base build/bge-base-classifier --labels 1 --tokenizer "$$(scripts/fetch-model --print-path)"
+	@.venv-bench/bin/python bench/rerank.py build/bge-base-classifier --out bench/results
 
 baseline: all model ## measure the baseline table of docs/DESIGN.md again and print what moved
 	@$(PYTHON) scripts/baseline.py

@@ -80,6 +80,11 @@ def texts_ratio():
     return results("texts.json")["ratio"]
 
 
+def rerank_ratio():
+    """Against the best of the back ends that could be started."""
+    return min(ratio[0] for name, ratio in results("rerank.json")["ratios"].items() if name != "lattice")
+
+
 def largest_difference():
     with open(os.path.join(ROOT, "tests", "fixtures", "real", "all-minilm-l6-v2.json")) as file:
         cases = json.load(file)["cases"]
@@ -111,6 +116,7 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "extra-mb": extra_mb,
     "peers-least": peers_least,
     "texts-ratio": texts_ratio,
+    "rerank-ratio": rerank_ratio,
     "largest-difference": largest_difference,
     "raw-casts": raw_casts,
 }
