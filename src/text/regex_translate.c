@@ -77,12 +77,21 @@ static const struct {
 
 /* ------------------------------------------------------------------ what PCRE2 knows */
 
+/* A set that the output holds already. */
+typedef struct written {
+    uint32_t categories, flags;
+    bool negated, in_class;
+    size_t start, length;
+} written;
+
 typedef struct translator {
     pcre2_general_context *memory;
     lt_str pattern;
     const char *where;
     lt_buf *out;
     lattice_error *err;
+    written written[16];
+    size_t n_written;
     bool ignores_case, folds; /* an option (?i) was met; letters that fold together were met */
     lt_buf all;               /* every code point that may be assigned, as UTF-8 */
     lt_buf known;             /* per code point 0x0 to LAST: 1 where PCRE2 matches the set asked last */
@@ -167,7 +176,7 @@ static void append_ranges(translator *t, const set *s, range_kind kind)
 }
 
 /* Writes the set, or its complement, as an item of a class or as one of its own. */
-static lattice_status put_set(translator *t, const set *s, bool negated, bool in_class)
+static lattice_status write_set(translator *t, const set *s, bool negated, bool in_class)
 {
     LT_TRY(ask(t, s));
     const uint8_t *known = (const uint8_t *)t->known.data;
@@ -195,6 +204,22 @@ static lattice_status put_set(translator *t, const set *s, bool negated, bool in
     if (!excess) lt_buf_append_z(t->out, s->pcre2);
     append_ranges(t, s, excess ? INSIDE : MISSING);
     lt_buf_append_z(t->out, "]");
+    return LATTICE_OK;
+}
+
+/* As write_set; what was written before is copied. */
+static lattice_status put_set(translator *t, const set *s, bool negated, bool in_class)
+{
+    for (size_t k = 0; k < t->n_written; k++) {
+        const written *w = &t->written[k];
+        if (w->categories != s->categories || w->flags != s->flags || w->negated != negated || w->in_class != in_class) continue;
+        if (lt_buf_reserve(t->out, w->length)) lt_buf_append(t->out, t->out->data + w->start, w->length);
+        return LATTICE_OK;
+    }
+    size_t start = t->out->len;
+    LT_TRY(write_set(t, s, negated, in_class));
+    if (t->n_written < sizeof t->written / sizeof *t->written)
+        t->written[t->n_written++] = (written){ s->categories, s->flags, negated, in_class, start, t->out->len - start };
     return LATTICE_OK;
 }
 
