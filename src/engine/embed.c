@@ -31,7 +31,7 @@ struct lt_worker {
 /* What a call asks for, resolved against the model. */
 typedef struct embed_job {
     lattice_model *model;
-    const lattice_embed_options *options;
+    lattice_embed_options options;
     const lattice_text *texts; /* or */
     const lattice_ids *inputs;
     size_t n;
@@ -168,10 +168,10 @@ size_t lattice_embed_dim(const lattice_model *model, const lattice_embed_options
 static lattice_status find_prompt(embed_job *job, lattice_error *err)
 {
     const lt_sentence *sentence = &job->model->sentence;
-    const char *name = job->options->prompt_name ? job->options->prompt_name : sentence->default_prompt;
+    const char *name = job->options.prompt_name ? job->options.prompt_name : sentence->default_prompt;
     job->prompt = (lt_str){ "", 0 };
-    if (job->options->prompt) {
-        job->prompt = lt_str_of(job->options->prompt);
+    if (job->options.prompt) {
+        job->prompt = lt_str_of(job->options.prompt);
         return LATTICE_OK;
     }
     if (!name || !name[0]) return LATTICE_OK;
@@ -200,7 +200,7 @@ static lattice_status find_prompt(embed_job *job, lattice_error *err)
 static lattice_status resolve(embed_job *job, lattice_error *err)
 {
     const lattice_model *model = job->model;
-    const lattice_embed_options *o = job->options;
+    const lattice_embed_options *o = &job->options;
     LT_TRY(resolve_dim(model, o, &job->pooled_width, &job->dim, err));
     if (o->max_length > model->max_positions)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "maximum length %zu is more than the %zu tokens that %s admits",
@@ -259,12 +259,12 @@ static lattice_status check_ids(const embed_job *job, size_t index, const uint32
 
 static lattice_status add_text(const embed_job *job, lt_worker *w, lt_window *window, size_t i, lattice_error *err)
 {
-    size_t index = job->options->first_index + i;
+    size_t index = job->options.first_index + i;
     lt_str text = { job->texts[i].data ? job->texts[i].data : "", job->texts[i].length };
     LT_TRY(prepare_text(job, w, text, &text, err));
     lt_encode_options encode = { .add_special = true,
-                                 .literal = job->options->literal,
-                                 .max_length = job->options->truncate ? job->max_length : 0,
+                                 .literal = job->options.literal,
+                                 .max_length = job->options.truncate ? job->max_length : 0,
                                  .no_spans = true };
     lt_tokens *tokens = &w->tokens;
     LT_TRY(lt_tokenizer_encode(lt_tokenizer_of(job->model->tokenizer), w->scratch, text, NULL, &encode, tokens, err));
@@ -282,7 +282,7 @@ static lattice_status add_text(const embed_job *job, lt_worker *w, lt_window *wi
 
 static lattice_status add_ids(const embed_job *job, lt_window *window, size_t i, lattice_error *err)
 {
-    size_t index = job->options->first_index + i;
+    size_t index = job->options.first_index + i;
     const lattice_ids *input = &job->inputs[i];
     if (input->n > job->max_length)
         return lt_fail(err, LATTICE_ERR_TOO_LONG, "text %zu has %zu token ids, more than the limit of %zu", index, input->n,
@@ -350,7 +350,7 @@ static lattice_status finish_batch(embed_job *job, lt_worker *w, const lt_window
         if (!finish_vector(job, rows + s * width, job->out + i * job->dim))
             return lt_fail(err, LATTICE_ERR_NOT_FINITE,
                            "%s: the vector of text %zu is not finite; checking the model names a weight at fault",
-                           job->model->folder, job->options->first_index + i);
+                           job->model->folder, job->options.first_index + i);
         if (job->usage) {
             job->usage->n_tokens += length;
             if (job->usage->text_tokens) job->usage->text_tokens[i] = (uint32_t)length;
@@ -364,7 +364,7 @@ static lattice_status run_batch(embed_job *job, lt_worker *w, const lt_window *w
 {
     lattice_model *model = job->model;
     lt_batch *batch = &w->packer.batch;
-    batch->pooling = job->options->pooling ? job->options->pooling : model->sentence.pooling;
+    batch->pooling = job->options.pooling ? job->options.pooling : model->sentence.pooling;
     size_t width = job->pooled_width;
     for (size_t i = 0; i <= (model->n_dense > 0); i++) {
         size_t widest = i == 0 ? width : 0, floats;
@@ -392,7 +392,7 @@ static lattice_status run_window(embed_job *job, lt_worker *w, const lt_window *
             return lt_no_memory(err, job->budget * 12, "a batch");
         if (!more) return LATTICE_OK;
         LT_TRY(run_batch(job, w, window, err));
-        const lattice_embed_options *o = job->options;
+        const lattice_embed_options *o = &job->options;
         if (o->progress && !o->progress(o->progress_user, job->done, job->n))
             return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
     }
@@ -439,8 +439,6 @@ static lattice_status run_job(embed_job *job, lt_worker *w, lattice_error *err)
 
 static lattice_status embed(embed_job *job, lattice_error *err)
 {
-    lattice_embed_options defaults = lattice_embed_options_default();
-    if (!job->options) job->options = &defaults;
     if (job->usage) job->usage->n_tokens = job->usage->n_truncated = 0;
     LT_TRY(resolve(job, err));
     if (job->n == 0) return LATTICE_OK;
@@ -454,7 +452,12 @@ static lattice_status embed(embed_job *job, lattice_error *err)
 lattice_status lattice_embed(lattice_model *model, const lattice_text *texts, size_t n, const lattice_embed_options *options,
                              float *out, lattice_usage *usage, lattice_error *err)
 {
-    embed_job job = { .model = model, .options = options, .texts = texts, .n = n, .out = out, .usage = usage };
+    embed_job job = { .model = model,
+                      .options = options ? *options : lattice_embed_options_default(),
+                      .texts = texts,
+                      .n = n,
+                      .out = out,
+                      .usage = usage };
     return embed(&job, err);
 }
 
@@ -462,6 +465,11 @@ lattice_status lattice_embed_ids(lattice_model *model, const lattice_ids *inputs
                                  float *out, lattice_usage *usage, lattice_error *err)
 {
     static const lattice_ids none;
-    embed_job job = { .model = model, .options = options, .inputs = inputs ? inputs : &none, .n = n, .out = out, .usage = usage };
+    embed_job job = { .model = model,
+                      .options = options ? *options : lattice_embed_options_default(),
+                      .inputs = inputs ? inputs : &none,
+                      .n = n,
+                      .out = out,
+                      .usage = usage };
     return embed(&job, err);
 }

@@ -85,7 +85,7 @@ static inline size_t white_space(const uint8_t *s, size_t i, size_t end, size_t 
 /* The family of cl100k: letters are the flags `letters`, numbers come `digits` at a time. */
 static inline size_t match_family(const uint8_t *s, size_t i, size_t n, uint32_t letters, int digits)
 {
-    size_t size, next;
+    size_t size, next = 0;
     uint32_t class = class_at(s, i, &size);
     if (class & letters) {
         size_t end = run_of(s, i + size, n, letters);

@@ -20,6 +20,11 @@
 
 #include "lattice.h"
 
+/* How often to repeat: `full`, or `light` where each step takes ten to fifty times as long, under sanitizers and emulation
+ * (LT_TEST_LIGHT, from tests/CMakeLists.txt). For loops that repeat one path over more random cases, threads or texts; never to
+ * leave a path out, so whatever a sanitizer can see is seen. A constant expression. */
+#define LT_ROUNDS(full, light) (LT_TEST_LIGHT ? (light) : (full))
+
 /* "FIXTURES/name" as a string literal: FIXTURE("bert-cls/config.json"). */
 #define FIXTURE(name) LT_FIXTURES "/" name
 

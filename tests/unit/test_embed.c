@@ -203,7 +203,7 @@ static void check_fixture(const char *folder, const char *golden_path)
     size_t n;
     const lt_kernels *const *sets = lt_kernels_available(&n);
     for (size_t s = 0; s < n; s++) {
-        for (int threads = 1; threads <= 2; threads++) {
+        for (int threads = LT_ROUNDS(1, 2); threads <= 2; threads++) {
             lattice_model_options options = lattice_model_options_default();
             options.isa = sets[s]->isa;
             opened o = open_with(folder, threads, &options);
@@ -342,7 +342,9 @@ static void texts_of_all_minilm_l6_v2_give_the_reference_vectors(void **state)
         assert_memory_equal(e.ids, g.cases[i].ids, e.n * sizeof *e.ids);
         lattice_encoding_free(&e);
     }
-    check_cases(&o, &g);
+    golden some = g;
+    some.n = LT_ROUNDS(g.n, 12); /* these are millions of weights */
+    check_cases(&o, &some);
     close_model(&o);
     golden_free(&g);
 }
@@ -472,7 +474,7 @@ static size_t random_below(size_t n)
     return (size_t)((uint64_t)(random_state >> 8) * n >> 24);
 }
 
-enum { N_TEXTS = 40 };
+enum { N_TEXTS = LT_ROUNDS(40, 12) };
 
 /* Texts of 0 to about 200 words: shorter and longer than the model's 128 tokens. */
 static char *random_text(void)
@@ -526,10 +528,10 @@ static void check_same_bits(const char *folder, int thread_step)
 static void vectors_are_the_same_bits_in_any_batch(void **state)
 {
     (void)state;
-    check_same_bits(FIXTURE("bert-cls"), 1);
-    check_same_bits(FIXTURE("bert-mean-f16"), 4);
-    check_same_bits(FIXTURE("roberta-max"), 4);
-    check_same_bits(FIXTURE("xlmr-mean"), 4);
+    check_same_bits(FIXTURE("bert-cls"), LT_ROUNDS(1, 7));
+    check_same_bits(FIXTURE("bert-mean-f16"), LT_ROUNDS(4, 7));
+    check_same_bits(FIXTURE("roberta-max"), LT_ROUNDS(4, 7));
+    check_same_bits(FIXTURE("xlmr-mean"), LT_ROUNDS(4, 7));
 }
 
 static char *repeat(const char *unit, size_t n)

@@ -193,7 +193,7 @@ static void write_checkpoint(const lt_test_folder *folder, const shape *s)
 
 /* ------------------------------------------------------------------ texts */
 
-enum { N_TEXTS = 24, ALL_POOLINGS = 63 };
+enum { N_TEXTS = LT_ROUNDS(24, 9), ALL_POOLINGS = 63 };
 
 typedef struct text {
     uint32_t ids[GOLDEN_TOKENS], type_ids[GOLDEN_TOKENS];
@@ -280,7 +280,7 @@ static void check_shape(const shape *s, bool no_packed_copies)
     lt_compile_options room = { .max_tokens = BATCH_TOKENS, .max_seqs = BATCH_SEQS, .no_packed_copies = no_packed_copies };
     for (size_t k = 0; k < n_sets; k++) {
         float *single = single_vectors(folder.path, sets[k]->isa, texts);
-        for (int n_threads = 1; n_threads <= 8; n_threads++) {
+        for (int n_threads = 1; n_threads <= 8; n_threads += LT_ROUNDS(1, 7)) {
             opened m;
             model_open(&m, folder.path, sets[k]->isa, n_threads, &room);
             check_random_split(&m, texts, single, b, out, tokens);

@@ -406,7 +406,7 @@ static void special_tokens_in_the_slots_are_plain_text(void **state)
 
 /* ------------------------------------------------------------------ independence */
 
-enum { MANY = 40 };
+enum { MANY = LT_ROUNDS(40, 20) };
 
 static const char *const fragments[] = {
     "Paris is the capital of France.",

@@ -95,14 +95,14 @@ static float *row(const subject *s, float *rows, size_t i)
     return rows + i * s->model.hidden;
 }
 
-/* On every instruction set, with one thread and with three. */
+/* On every instruction set, with one thread and with three; light, with three. */
 static void on_every_machine(void (*check)(subject *))
 {
     size_t n;
     const lt_kernels *const *sets = lt_kernels_available(&n);
     static subject s;
     for (size_t i = 0; i < n; i++) {
-        for (int threads = 1; threads <= 3; threads += 2) {
+        for (int threads = LT_ROUNDS(1, 3); threads <= 3; threads += 2) {
             open_subject(&s, FIXTURE("qwen3-reranker"), sets[i]->isa, threads);
             check(&s);
             close_subject(&s);

@@ -438,7 +438,7 @@ static void *work(void *arg)
 {
     worker *w = arg;
     lattice_text text = { failing, sizeof failing - 1 };
-    for (int k = 0; k < 200; k++) {
+    for (int k = 0; k < LT_ROUNDS(200, 50); k++) {
         lattice_encoding e;
         if (lattice_encode(w->tokenizer, text, NULL, NULL, &e, NULL) != LATTICE_OK) {
             w->bad++;

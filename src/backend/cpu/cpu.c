@@ -280,7 +280,7 @@ static lattice_status reserve_rotary(lt_program *p, lattice_error *err)
 
 static lattice_status reserve_memory(lt_program *p, lattice_error *err)
 {
-    size_t bytes;
+    size_t bytes = 0;
     if (!size_memory(p, &bytes)) {
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: a batch of %zu tokens needs more memory than can be addressed",
                        p->max_tokens);
