@@ -186,6 +186,57 @@ static lattice_status check_rope(const check *c)
     return LATTICE_OK;
 }
 
+/* A view of n_heads heads of head_dim columns. */
+static lattice_status check_heads(const check *c, int i, size_t n_heads, size_t head_dim)
+{
+    const lt_op *op = c->op;
+    size_t span;
+    if (n_heads == 0 || head_dim == 0) return wrong(c, "no heads");
+    if (!lt_mul(n_heads - 1, op->in[i].head_stride, &span) || !lt_add(span, head_dim, &span)) {
+        return wrong(c, "the head stride is too large");
+    }
+    return check_in(c, i, LT_ROWS_TOKENS, span);
+}
+
+static lattice_status check_conv(const check *c, const lt_value *out)
+{
+    int w = c->op->weight[0];
+    if (w < 0 || (size_t)w >= c->plan->n_weights) return wrong(c, "the taps are missing");
+    if (out->rows != LT_ROWS_TOKENS) return wrong(c, "it gives rows of tokens");
+    LT_TRY(check_weight(c, 0, out->width, c->plan->weights[w].cols));
+    return check_in(c, 0, LT_ROWS_TOKENS, out->width);
+}
+
+static lattice_status check_delta(const check *c, const lt_value *out)
+{
+    const lt_op *op = c->op;
+    size_t width, gates;
+    if (op->n_heads == 0 || op->n_kv_heads == 0 || op->n_heads % op->n_kv_heads != 0) {
+        return wrong(c, "heads do not divide into groups");
+    }
+    if (op->in[0].value != op->in[1].value || op->in[0].value != op->in[2].value) return wrong(c, "q, k and v are of one value");
+    LT_TRY(check_heads(c, 0, op->n_kv_heads, op->head_dim));
+    LT_TRY(check_heads(c, 1, op->n_kv_heads, op->head_dim));
+    LT_TRY(check_heads(c, 2, op->n_heads, op->value_dim));
+    if (!lt_mul(op->n_heads, op->value_dim, &width) || !lt_mul(op->n_heads, 2, &gates)) return wrong(c, "too many heads");
+    if (out->rows != LT_ROWS_TOKENS || out->width != width) return wrong(c, "the output is not as wide as the heads");
+    LT_TRY(check_in(c, 3, LT_ROWS_TOKENS, gates));
+    LT_TRY(check_weight(c, 0, op->n_heads, 1));
+    return check_weight(c, 1, op->n_heads, 1);
+}
+
+static lattice_status check_gate(const check *c, const lt_value *out)
+{
+    const lt_op *op = c->op;
+    size_t width;
+    if (!lt_mul(op->n_heads, op->head_dim, &width) || out->width != width || out->rows != LT_ROWS_TOKENS) {
+        return wrong(c, "the output is not as wide as the heads");
+    }
+    if (op->code == LT_OP_GATED_NORM) LT_TRY(check_weight(c, 0, op->head_dim, 1));
+    LT_TRY(check_heads(c, 0, op->n_heads, op->head_dim));
+    return check_heads(c, 1, op->n_heads, op->head_dim);
+}
+
 static lattice_status check_embed(const check *c, const lt_value *out)
 {
     if (out->rows != LT_ROWS_TOKENS) return wrong(c, "embeddings are rows of tokens");
@@ -240,6 +291,10 @@ static lattice_status check_shapes(const check *c)
         if (out->rows != LT_ROWS_TOKENS) return wrong(c, "attention gives rows of tokens");
         return check_attention(c, width);
     case LT_OP_QK_NORM_ROPE: return check_rope(c);
+    case LT_OP_CONV: return check_conv(c, out);
+    case LT_OP_GATED_DELTA: return check_delta(c, out);
+    case LT_OP_GATED_NORM:
+    case LT_OP_GATE: return check_gate(c, out);
     case LT_OP_SELECT:
         if (out->rows != LT_ROWS_OUT) return wrong(c, "selected rows are output rows");
         return check_in(c, 0, LT_ROWS_TOKENS, width);
@@ -400,6 +455,10 @@ double lt_op_flop(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
         }
         return 4 * pairs * (double)op->n_heads * (double)op->head_dim;
     }
+    case LT_OP_CONV: return 2 * rows * width * (double)plan->weights[op->weight[0]].cols;
+    case LT_OP_GATED_DELTA: return 7 * rows * width * (double)op->head_dim;
+    case LT_OP_GATED_NORM: return 10 * rows * width;
+    case LT_OP_GATE: return 6 * rows * width;
     case LT_OP_EMBED: return 2 * rows * width;
     case LT_OP_ADD_NORM: return 8 * rows * width;
     case LT_OP_POOL: return (double)batch->n_tokens * width;
@@ -482,7 +541,11 @@ static void print_op(const lt_plan *plan, size_t index, lt_buf *out)
     if (op->code == LT_OP_ATTENTION) {
         lt_buf_printf(out, " heads=%zu/%zux%zu%s", op->n_heads, op->n_kv_heads, op->head_dim, op->causal ? " causal" : "");
     }
-    if (op->code == LT_OP_ADD_NORM || op->code == LT_OP_QK_NORM_ROPE) lt_buf_printf(out, " eps=%g", (double)op->eps);
+    if (op->code == LT_OP_GATED_DELTA) {
+        lt_buf_printf(out, " heads=%zu/%zux%zu values=%zu", op->n_heads, op->n_kv_heads, op->head_dim, op->value_dim);
+    }
+    if (op->code == LT_OP_GATED_NORM || op->code == LT_OP_GATE) lt_buf_printf(out, " heads=%zux%zu", op->n_heads, op->head_dim);
+    if (op->code == LT_OP_GATED_NORM || op->code == LT_OP_ADD_NORM || op->code == LT_OP_QK_NORM_ROPE) lt_buf_printf(out, " eps=%g", (double)op->eps);
     if (op->position_offset > 0) lt_buf_printf(out, " position+%zu", op->position_offset);
     if (op->code == LT_OP_POOL) lt_buf_printf(out, " pooling=%u", op->pooling);
     if (op->trace > 0) lt_buf_printf(out, " trace=%d", op->trace - 1);

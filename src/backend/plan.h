@@ -28,6 +28,12 @@
                                             in1 k are views of out0, w0 and w1 gains [head_dim] */                      \
     X(ATTENTION, SEQ, "attention") /* out0 = softmax(scale in0 in1^T) in2 per sequence and head: q, k, v views;            \
                                       out0 of in0's value: in the place of q */                                         \
+    X(CONV, SEQ, "conv")           /* out0 = silu(causal depthwise convolution of in0);  w0 [width, taps], the last tap for the row \
+                                      itself */                                                                         \
+    X(GATED_DELTA, SEQ, "gated_delta") /* out0 = gated delta rule per sequence and value head: in0 q, in1 k, in2 v are views of one \
+                                          value, in3 b then a, n_heads each;  w0 A_log, w1 dt_bias [n_heads] */         \
+    X(GATED_NORM, ROW, "gated_norm") /* per head: out0 = rms(in0) w0 * silu(in1);  w0 [head_dim] */                     \
+    X(GATE, ROW, "gate")           /* per head: out0 = in0 * sigmoid(in1);  in0 and in1 are views, out0 is dense */     \
     X(SELECT, ROW, "select")       /* out0[i] = in0[out_rows[i]];  TOKENS -> OUT */                                        \
     X(POOL, SEQ, "pool")           /* out0 = poolings of each sequence's rows, concatenated;  TOKENS -> SEQS */
 
@@ -95,6 +101,7 @@ typedef struct lt_op {
     float scale;              /* attention */
     bool glu;                 /* linear */
     size_t n_heads, n_kv_heads, head_dim;
+    size_t value_dim;         /* gated_delta: n_heads value heads of value_dim, n_kv_heads key heads of head_dim */
     size_t rotary_dim;        /* qk_norm_rope: the first dimensions of a head, rotated in pairs (i, i + rotary_dim / 2) */
     double rope_theta;        /* by the angle position * rope_theta^(-2 i / rotary_dim) */
     size_t max_positions;     /* qk_norm_rope: positions are below */

@@ -1,7 +1,9 @@
-/* What a sequence leaves behind for its next tokens: the keys and values of its rows, layer by layer.
+/* What a sequence leaves behind for its next tokens: the keys and values of its rows, layer by layer, and what recurrent layers
+ * remember: the last inputs of a convolution, the matrix of a delta rule.
  *
  * Rows lie in blocks of 64 positions. A block holds the K and V rows of all layers, is one allocation of the runtime's allocator
- * and is counted: sequences with the same beginning share its blocks by fork.
+ * and is counted: sequences with the same beginning share its blocks by fork. What recurrent layers remember is one more such
+ * allocation; a run writes its successor. It cannot be rewound.
  *
  * States are transactional. A run reads the rows of the state and writes those of its own tokens behind them; they become the
  * state's when it is committed. A run that failed or was cancelled leaves the state as it was: it may be run again, elsewhere
@@ -37,7 +39,8 @@ typedef struct lt_state_ops {
     void (*commit)(lt_state *state);
     void (*discard)(lt_state *state);
     /* Drops the rows from `length` on, the uncommitted and reserved ones too; more than there are is
-     * LATTICE_ERR_INVALID_ARGUMENT. */
+     * LATTICE_ERR_INVALID_ARGUMENT. Of a model with recurrent layers either all rows are dropped or none: else
+     * LATTICE_ERR_UNSUPPORTED, and the state stays as it is. */
     lattice_status (*truncate)(lt_state *state, size_t length, lattice_error *err);
     /* A state with the same committed rows, whose blocks both share. */
     lattice_status (*fork)(const lt_state *state, lt_state **copy, lattice_error *err);

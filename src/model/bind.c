@@ -107,14 +107,15 @@ static lattice_status find_checked(lt_binder *binder, const char *name, size_t r
         return lt_fail(binder->err, LATTICE_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type %.*s; supported are F32, F16 and BF16",
                        file_of(binder, tensor), LT_STR_ARG(tensor->name), LT_STR_ARG(tensor->dtype_name));
     }
-    bool fits = tensor->rank == rank && tensor->shape[0] == rows && (rank == 1 || tensor->shape[1] == cols);
+    bool fits = tensor->rank == rank && tensor->shape[0] == rows && (rank == 1 || tensor->shape[rank - 1] == cols) &&
+                (rank < 3 || tensor->shape[1] == 1);
     if (!fits) {
         char shape[128], wanted[64];
         print_shape(tensor, shape, sizeof shape);
         if (rank == 1) {
             snprintf(wanted, sizeof wanted, "%zu", rows);
         } else {
-            snprintf(wanted, sizeof wanted, "%zu, %zu", rows, cols);
+            snprintf(wanted, sizeof wanted, rank == 2 ? "%zu, %zu" : "%zu, 1, %zu", rows, cols);
         }
         return lt_fail(binder->err, LATTICE_ERR_FORMAT, "%s: tensor '%.*s' has shape [%s], expected [%s]",
                        file_of(binder, tensor), LT_STR_ARG(tensor->name), shape, wanted);
@@ -152,6 +153,11 @@ lattice_status lt_bind_joined(lt_binder *binder, const char *const *names, int n
 lattice_status lt_bind_matrix(lt_binder *binder, const char *name, size_t rows, size_t cols, int *out)
 {
     return lt_bind_joined(binder, &name, 1, &rows, cols, 2, out);
+}
+
+lattice_status lt_bind_taps(lt_binder *binder, const char *name, size_t channels, size_t taps, int *out)
+{
+    return lt_bind_joined(binder, &name, 1, &channels, taps, 3, out);
 }
 
 lattice_status lt_bind_vector(lt_binder *binder, const char *name, size_t n, int *out)

@@ -31,6 +31,8 @@ bool lt_binder_has(const lt_binder *binder, const char *name);
  * other than F32, F16 and BF16: LATTICE_ERR_UNSUPPORTED. */
 lattice_status lt_bind_matrix(lt_binder *binder, const char *name, size_t rows, size_t cols, int *out);
 lattice_status lt_bind_vector(lt_binder *binder, const char *name, size_t n, int *out);
+/* The taps of a depthwise convolution, stored as [channels, 1, taps]: a weight of `channels` rows and `taps` columns. */
+lattice_status lt_bind_taps(lt_binder *binder, const char *name, size_t channels, size_t taps, int *out);
 /* One operand of n_names segments of the given rows (vectors: cols 1), all of one type. */
 lattice_status lt_bind_joined(lt_binder *binder, const char *const *names, int n_names, const size_t *rows, size_t cols, int rank,
                               int *out);

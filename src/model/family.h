@@ -19,6 +19,7 @@ typedef struct lt_family {
 
 extern const lt_family lt_family_bert;  /* bert, roberta, xlm-roberta */
 extern const lt_family lt_family_qwen3; /* qwen3 */
+extern const lt_family lt_family_qwen35; /* qwen3_5, qwen3_5_text */
 
 /* The family of a configuration; NULL: none is built in. */
 const lt_family *lt_family_find(const lt_config *config);

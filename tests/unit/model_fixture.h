@@ -68,7 +68,7 @@ static inline void model_open(opened *m, const char *folder, const char *isa, in
 
 /* ------------------------------------------------------------------ golden.json */
 
-enum { GOLDEN_TOKENS = 512, GOLDEN_FLOATS = 2048, GOLDEN_CASES = 64 };
+enum { GOLDEN_TOKENS = 1024, GOLDEN_FLOATS = 2048, GOLDEN_CASES = 64 };
 
 typedef struct golden_case {
     char text[64]; /* its beginning */
@@ -78,6 +78,10 @@ typedef struct golden_case {
     size_t n_values;
     float cut[2][64]; /* the embedding's first cut_n values, normalised again */
     size_t cut_n[2], n_cuts;
+    double mean_nll; /* of the ids after the first; NaN where there are none */
+    uint32_t greedy[GOLDEN_TOKENS];
+    size_t n_greedy;
+    double greedy_min_margin; /* between the two largest logits, anywhere */
 } golden_case;
 
 typedef struct golden {
@@ -142,8 +146,18 @@ static inline void golden_read_case(lt_json *json, golden_case *c)
     assert_ok(lt_json_begin_object(json));
     lt_str key;
     for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
-        if (lt_str_is(key, "text")) {
+        if (lt_str_is(key, "text") || lt_str_is(key, "prompt")) {
             golden_copy_text(json, c->text);
+        } else if (lt_str_is(key, "mean_nll")) {
+            c->mean_nll = NAN;
+            if (lt_json_peek(json) == LT_JSON_NULL)
+                assert_ok(lt_json_skip(json));
+            else
+                assert_ok(lt_json_double(json, &c->mean_nll));
+        } else if (lt_str_is(key, "greedy_min_margin")) {
+            assert_ok(lt_json_double(json, &c->greedy_min_margin));
+        } else if (lt_str_is(key, "greedy")) {
+            c->n_greedy = golden_ids(json, c->greedy);
         } else if (lt_str_is(key, "ids")) {
             c->n = golden_ids(json, c->ids);
         } else if (lt_str_is(key, "type_ids")) {
@@ -175,7 +189,7 @@ static inline void golden_read_trace(lt_json *json, golden *g)
     assert_ok(lt_json_begin_object(json));
     lt_str key;
     for (bool more; lt_json_next_member(json, &key, &more) == LATTICE_OK && more;) {
-        if (lt_str_is(key, "text")) {
+        if (lt_str_is(key, "text") || lt_str_is(key, "prompt")) {
             golden_copy_text(json, g->trace_text);
         } else if (lt_str_is(key, "hidden_states")) {
             assert_ok(lt_json_begin_array(json));

@@ -920,6 +920,236 @@ static void convert_and_accumulate_read_every_stored_float_exactly(void **state)
     each_set(check_convert);
 }
 
+/* ---- recurrent layers ---- */
+
+static double sigmoid_reference(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+typedef struct conv_case {
+    size_t m, n, taps, offset;
+    bool fresh; /* nothing before the first row */
+} conv_case;
+
+static void check_conv_case(const lt_kernels *set, const conv_case *c)
+{
+    const size_t ld = c->n + c->offset, past = c->taps - 1;
+    buffer x = buffer_random(c->m * ld, c->offset, 2), w = buffer_random(c->taps * ld, 0, 1), zeros = buffer_new(c->n, 0);
+    buffer history = buffer_random(past * ld + 1, c->offset, 2), y = buffer_new(c->m * ld - c->offset, c->offset);
+    memset(zeros.at, 0, c->n * sizeof(float));
+    lt_conv a = { .x = x.at,
+                  .history = c->fresh ? zeros.at : history.at,
+                  .ldx = ld,
+                  .ldh = c->fresh ? 0 : ld,
+                  .weight = w.at,
+                  .ldw = ld,
+                  .m = c->m,
+                  .n = c->n,
+                  .taps = c->taps,
+                  .y = y.at,
+                  .ldy = ld };
+    set->conv(&a);
+    for (size_t t = 0; t < c->m; t++) {
+        for (size_t j = 0; j < c->n; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < c->taps; k++) {
+                const double before = c->fresh ? 0 : (double)history.at[(t + k < past ? t + k : 0) * ld + j];
+                const double input = t + k < past ? before : (double)x.at[(t + k - past) * ld + j];
+                sum += input * (double)w.at[k * ld + j];
+            }
+            check_close(y.at[t * ld + j], sum * sigmoid_reference(sum), 3e-6, set->isa, "conv", t * c->n + j);
+        }
+    }
+    check_gaps(y, ld, c->m, c->n);
+    buffer_free(x), buffer_free(w), buffer_free(zeros), buffer_free(history), buffer_free(y);
+}
+
+static void check_conv(const lt_kernels *set)
+{
+    static const conv_case cases[] = { { 1, 1, 4, 0, false },   { 1, 192, 4, 0, true },  { 2, 37, 4, 3, false }, { 3, 16, 4, 1, true },
+                                       { 9, 100, 4, 1, false }, { 5, 7, 1, 2, false },   { 4, 33, 2, 0, true },  { 2, 65, 7, 1, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_conv_case(set, &cases[i]);
+}
+
+static void conv_is_causal_and_begins_with_its_history(void **state)
+{
+    (void)state;
+    each_set(check_conv);
+}
+
+static void check_gates(const lt_kernels *set)
+{
+    static const size_t dims[] = { 1, 3, 16, 32, 33, 80, 128 };
+    for (size_t k = 0; k < sizeof dims / sizeof *dims; k++) {
+        const size_t d = dims[k], heads = 1 + k % 3, m = 1 + k % 4, ld = heads * d + k % 2;
+        buffer x = buffer_random(m * ld, k % 3, 2), z = buffer_random(m * ld, 1, 4), gain = buffer_random(d, 0, 1);
+        buffer y = buffer_new(m * ld - k % 2, k % 2), gated = buffer_new(heads * d, 1);
+        lt_gated_norm a = { .x = x.at, .z = z.at, .ldx = ld, .ldz = ld, .m = m, .n_heads = heads, .head_dim = d,
+                            .gain = gain.at, .eps = 1e-2f, .y = y.at, .ldy = ld };
+        set->gated_norm(&a);
+        set->gate(x.at, z.at, heads * d, gated.at);
+        for (size_t i = 0; i < m * ld - k % 2; i++) {
+            const size_t row = i / ld, head = i % ld / d, j = i % ld % d;
+            if (head >= heads) continue;
+            const float *h = x.at + row * ld + head * d;
+            double squares = 0, gate = (double)z.at[i];
+            for (size_t p = 0; p < d; p++) squares += (double)h[p] * (double)h[p];
+            const double normal = (double)h[j] / sqrt(squares / (double)d + (double)a.eps) * (double)gain.at[j];
+            check_close(y.at[i], normal * gate * sigmoid_reference(gate), 1e-5, set->isa, "gated_norm", i);
+            if (row == 0) check_close(gated.at[i], (double)x.at[i] * sigmoid_reference(gate), 1e-6, set->isa, "gate", i);
+        }
+        check_gaps(y, ld, m, heads * d);
+        buffer_check(gated);
+        buffer_free(x), buffer_free(z), buffer_free(gain), buffer_free(y), buffer_free(gated);
+    }
+}
+
+static void gates_multiply_by_silu_after_a_norm_and_by_sigmoid_alone(void **state)
+{
+    (void)state;
+    each_set(check_gates);
+}
+
+enum { DELTA_ROWS = 300, DELTA_DIMS = 40 };
+
+/* A sequence of one head, and what the formula gives for it in double precision from a state that is not zero. */
+typedef struct delta_case {
+    size_t dk, dv, ld, ldg;
+    buffer rows, gates, state;
+    float rate, dt_bias;
+    double *o;       /* [DELTA_ROWS][dv] */
+    double *s;       /* [dk][dv] after `upto` rows */
+    double largest;  /* of o */
+    bool fresh;
+} delta_case;
+
+static void delta_reference(delta_case *c, size_t upto)
+{
+    const size_t dk = c->dk, dv = c->dv;
+    double q[DELTA_DIMS], k[DELTA_DIMS];
+    for (size_t i = 0; i < dk * dv; i++) c->s[i] = c->fresh ? 0 : (double)c->state.at[i];
+    c->largest = 0;
+    for (size_t t = 0; t < upto; t++) {
+        const float *x = c->rows.at + t * c->ld;
+        double qq = 1e-6, kk = 1e-6;
+        for (size_t i = 0; i < dk; i++) qq += (double)x[i] * (double)x[i], kk += (double)x[dk + i] * (double)x[dk + i];
+        for (size_t i = 0; i < dk; i++) q[i] = (double)x[i] / sqrt(qq * (double)dk), k[i] = (double)x[dk + i] / sqrt(kk);
+        const double beta = sigmoid_reference((double)c->gates.at[t * c->ldg]);
+        const double g = -(double)c->rate * log1p(exp((double)c->gates.at[t * c->ldg + 1] + (double)c->dt_bias)), decay = exp(g);
+        for (size_t j = 0; j < dv; j++) {
+            double sum = 0, out = 0;
+            for (size_t i = 0; i < dk; i++) sum += (c->s[i * dv + j] *= decay) * k[i];
+            const double delta = beta * ((double)x[2 * dk + j] - sum);
+            for (size_t i = 0; i < dk; i++) out += (c->s[i * dv + j] += k[i] * delta) * q[i];
+            c->o[t * dv + j] = out;
+            c->largest = fmax(c->largest, fabs(out));
+        }
+    }
+}
+
+static void check_delta_rows(const lt_kernels *set, const delta_case *c, size_t m, size_t first, lt_delta_form form, size_t offset)
+{
+    const size_t dk = c->dk, dv = c->dv, ldo = dv + offset;
+    buffer o = buffer_new(m * ldo - offset, offset), next = buffer_new(dk * dv, offset);
+    const size_t floats = set->delta_scratch(dk);
+    buffer scratch = buffer_new(floats, 0);
+    lt_delta a = { .q = c->rows.at,
+                   .k = c->rows.at + dk,
+                   .v = c->rows.at + 2 * dk,
+                   .ld = c->ld,
+                   .b = c->gates.at,
+                   .a = c->gates.at + 1,
+                   .ldg = c->ldg,
+                   .rate = c->rate,
+                   .dt_bias = c->dt_bias,
+                   .m = m,
+                   .dk = dk,
+                   .dv = dv,
+                   .first_position = first,
+                   .state = c->fresh ? NULL : c->state.at,
+                   .next = next.at,
+                   .o = o.at,
+                   .ldo = ldo,
+                   .scratch = scratch.at,
+                   .form = form };
+    set->delta(&a);
+    for (size_t i = 0; i < m; i++) {
+        for (size_t j = 0; j < dv; j++)
+            check_close(o.at[i * ldo + j], c->o[i * dv + j], 1e-5 * c->largest, set->isa, "delta", i * dv + j);
+    }
+    double largest = 0;
+    for (size_t i = 0; i < dk * dv; i++) largest = fmax(largest, fabs(c->s[i]));
+    for (size_t i = 0; i < dk * dv; i++) check_close(next.at[i], c->s[i], 1e-5 * largest, set->isa, "S", i);
+    check_gaps(o, ldo, m, dv);
+    buffer_check(next), buffer_check(scratch);
+    buffer_free(o), buffer_free(next), buffer_free(scratch);
+}
+
+/* Token by token and in chunks each within 1e-5 of the formula in double precision, so within 2e-5 of each other: every length up
+ * to a little over a chunk, then some up to 300, beginning anywhere in a chunk. */
+static void check_delta(const lt_kernels *set)
+{
+    static const size_t dims[][2] = { { 16, 32 }, { 1, 1 }, { 33, 37 }, { 40, 16 } };
+    for (size_t k = 0; k < 4; k++) {
+        delta_case c = { .dk = dims[k][0], .dv = dims[k][1], .ldg = 3, .rate = k == 2 ? 40 : 0.3f, .dt_bias = 0.2f, .fresh = k == 1 };
+        c.ld = 2 * c.dk + c.dv + k;
+        c.rows = buffer_random(DELTA_ROWS * c.ld, k, 1);
+        c.gates = buffer_random(DELTA_ROWS * c.ldg, 0, 3);
+        c.state = buffer_random(c.dk * c.dv, 1, 0.5f);
+        c.o = malloc(DELTA_ROWS * c.dv * sizeof(double));
+        c.s = malloc(c.dk * c.dv * sizeof(double));
+        for (size_t m = 1; m <= DELTA_ROWS; m += m < 70 ? 1 + k % 2 : 23) {
+            delta_reference(&c, m);
+            check_delta_rows(set, &c, m, 0, LT_DELTA_RECURRENT, m % 3);
+            check_delta_rows(set, &c, m, 0, LT_DELTA_CHUNKED, m % 3);
+            check_delta_rows(set, &c, m, 7 * m, LT_DELTA_AUTO, 0);
+        }
+        delta_reference(&c, DELTA_ROWS);
+        check_delta_rows(set, &c, DELTA_ROWS, 0, LT_DELTA_CHUNKED, 1);
+        free(c.o), free(c.s);
+        buffer_free(c.rows), buffer_free(c.gates), buffer_free(c.state);
+    }
+}
+
+static void delta_rule_by_tokens_and_by_chunks_follows_its_formula(void **state)
+{
+    (void)state;
+    each_set(check_delta);
+}
+
+static void check_delta_pieces(const lt_kernels *set)
+{
+    enum { M = 200, DK = 16, DV = 24, LD = 2 * DK + DV };
+    buffer rows = buffer_random(M * LD, 0, 1), gates = buffer_random(M * 2, 0, 2), scratch = buffer_new(set->delta_scratch(DK), 0);
+    buffer o[2] = { buffer_new(M * DV, 0), buffer_new(M * DV, 0) }, next[2] = { buffer_new(DK * DV, 0), buffer_new(DK * DV, 0) };
+    static const size_t cuts[] = { 0, 64, 192, M };
+    lt_delta a = { .q = rows.at, .k = rows.at + DK, .v = rows.at + 2 * DK, .ld = LD, .b = gates.at, .a = gates.at + 1, .ldg = 2,
+                   .rate = 0.2f, .m = M, .dk = DK, .dv = DV, .next = next[0].at, .o = o[0].at, .ldo = DV, .scratch = scratch.at };
+    set->delta(&a);
+    for (size_t i = 0; i < 3; i++) { /* in place, S in, S out */
+        lt_delta piece = a;
+        piece.q += cuts[i] * LD, piece.k += cuts[i] * LD, piece.v += cuts[i] * LD;
+        piece.b += cuts[i] * 2, piece.a += cuts[i] * 2;
+        piece.m = cuts[i + 1] - cuts[i];
+        piece.first_position = cuts[i];
+        piece.state = i > 0 ? next[1].at : NULL;
+        piece.next = next[1].at;
+        piece.o = o[1].at + cuts[i] * DV;
+        set->delta(&piece);
+    }
+    check_equal(o[1].at, o[0].at, M * DV, set->isa, "delta in pieces");
+    check_equal(next[1].at, next[0].at, DK * DV, set->isa, "S in pieces");
+    buffer_free(rows), buffer_free(gates), buffer_free(scratch);
+    for (size_t i = 0; i < 2; i++) buffer_free(o[i]), buffer_free(next[i]);
+}
+
+static void delta_rule_cut_at_multiples_of_64_gives_the_same_bits(void **state)
+{
+    (void)state;
+    each_set(check_delta_pieces);
+}
+
 /* ---- pooling ---- */
 
 static void check_pool(const lt_kernels *set)
@@ -1016,6 +1246,10 @@ int main(void)
         cmocka_unit_test(pools_go_down_the_columns_and_max_keeps_nan),
         cmocka_unit_test(all_finite_finds_one_nan_or_infinity_anywhere),
         cmocka_unit_test(peaks_count_their_work),
+        cmocka_unit_test(conv_is_causal_and_begins_with_its_history),
+        cmocka_unit_test(gates_multiply_by_silu_after_a_norm_and_by_sigmoid_alone),
+        cmocka_unit_test(delta_rule_by_tokens_and_by_chunks_follows_its_formula),
+        cmocka_unit_test(delta_rule_cut_at_multiples_of_64_gives_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

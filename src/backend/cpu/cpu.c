@@ -231,8 +231,14 @@ static bool size_memory(lt_program *p, size_t *bytes)
         if (rows > most_rows) most_rows = rows;
     }
     for (size_t i = 0; i < p->plan->n_ops; i++) {
-        if (p->plan->ops[i].code != LT_OP_ATTENTION) continue;
-        size_t floats = lt_round_up(p->kernels->attention_scratch(p->plan->ops[i].head_dim), 16);
+        const lt_op *op = &p->plan->ops[i];
+        size_t floats = 0;
+        if (op->code == LT_OP_ATTENTION) floats = lt_round_up(p->kernels->attention_scratch(op->head_dim), 16);
+        if (op->code == LT_OP_GATED_DELTA) { /* S of a sequence without a state lies there too */
+            floats = lt_round_up(p->kernels->delta_scratch(op->head_dim), 16);
+            if (!add_product(&floats, op->head_dim, op->value_dim)) return false;
+            floats = lt_round_up(floats, 16);
+        }
         if (floats > p->attention_floats) p->attention_floats = floats;
     }
     size_t gather = lt_round_up(lt_cpu_gather_floats(&p->weights, p->kernels), 16);
@@ -312,6 +318,7 @@ static void program_free(lt_program *p)
     lt_free(mem, p->groups);
     lt_free(mem, p->places);
     lt_free(mem, p->block_offset);
+    lt_free(mem, p->zeros);
     lt_free(mem, p->base);
     lt_free(mem, p->ld);
     lt_free(mem, p->counters);

@@ -20,6 +20,7 @@ typedef struct lt_cpu_weight {
     const lt_weight *source;
     const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored */
     bool is_vector, is_table, is_matrix;
+    bool is_taps;      /* a vector that is the taps of a convolution: [taps][channels] */
     bool is_glu;       /* gate over up: the panels of the two alternate, each half padded by itself */
     bool is_head;      /* a matrix of the logits tail alone: never packed once */
     float *vector;     /* vectors: [rows], converted when compiled */
@@ -105,10 +106,13 @@ struct lt_program {
     const lt_op *rotary_op; /* the first that rotates, or NULL: no tables. All have the same angles. */
     size_t rotary_filled;   /* positions */
 
-    /* States: floats of a block, and where in it an attention has its K rows, [n_kv_heads][64][head_dim], and then V. */
+    /* States: floats of a block, and where in it an attention has its K rows, [n_kv_heads][64][head_dim], and then V; floats of
+     * a memory, and where in it a convolution has its last inputs, [taps - 1][width], and a delta rule its S of every head,
+     * [n_heads][head_dim][value_dim]. */
     bool admits_states;
-    size_t block_floats;
+    size_t block_floats, memory_floats;
     size_t *block_offset; /* [plan->n_ops] */
+    float *zeros;         /* what is before the first row of a convolution's input */
 
     /* The run in progress, under the lock. */
     pthread_mutex_t lock;
@@ -138,6 +142,9 @@ struct lt_state {
     bool running;   /* a run has it: found when a batch names it twice */
     float **blocks; /* [n_blocks], for the committed and the reserved rows */
     size_t n_blocks, capacity;
+    /* What recurrent operations remember: of the committed rows, counted as blocks are, NULL before the first; and what the run
+     * writes, of this state alone, which the commit puts in its place. */
+    float *memory, *next;
 };
 
 extern const lt_state_ops lt_cpu_state_ops;

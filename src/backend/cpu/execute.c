@@ -243,6 +243,39 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
     }
 }
 
+static void gated_norm(const run *r, const lt_op *op, const frame *f, part p)
+{
+    view x = view_of(r, f, op->in[0].value, p.begin), z = view_of(r, f, op->in[1].value, p.begin);
+    view y = view_of(r, f, op->out[0], p.begin);
+    lt_gated_norm args = {
+        .x = x.data + op->in[0].column,
+        .ldx = x.ld,
+        .z = z.data + op->in[1].column,
+        .ldz = z.ld,
+        .m = p.end - p.begin,
+        .n_heads = op->n_heads,
+        .head_dim = op->head_dim,
+        .gain = r->program->weights.list[op->weight[0]].vector,
+        .eps = op->eps,
+        .y = y.data,
+        .ldy = y.ld,
+    };
+    r->kernels->gated_norm(&args);
+}
+
+static void gate(const run *r, const lt_op *op, const frame *f, part p)
+{
+    view x = view_of(r, f, op->in[0].value, p.begin), z = view_of(r, f, op->in[1].value, p.begin);
+    view y = view_of(r, f, op->out[0], p.begin);
+    for (size_t row = p.begin; row < p.end; row++, x.data += x.ld, z.data += z.ld, y.data += y.ld) {
+        for (size_t head = 0; head < op->n_heads; head++) {
+            r->kernels->gate(x.data + op->in[0].column + head * op->in[0].head_stride,
+                             z.data + op->in[1].column + head * op->in[1].head_stride, op->head_dim,
+                             y.data + head * op->head_dim);
+        }
+    }
+}
+
 static void select_rows(const run *r, const lt_op *op, const frame *f, part p)
 {
     size_t width = r->plan->values[op->out[0]].width;
@@ -280,7 +313,11 @@ static void row_op(const run *r, const lt_op *op, const frame *f, part p)
     case LT_OP_LINEAR: linear(r, op, f, p); break;
     case LT_OP_QK_NORM_ROPE: qk_norm_rope(r, op, f, p); break;
     case LT_OP_SELECT: select_rows(r, op, f, p); break;
+    case LT_OP_GATED_NORM: gated_norm(r, op, f, p); break;
+    case LT_OP_GATE: gate(r, op, f, p); break;
     case LT_OP_ATTENTION:
+    case LT_OP_CONV:
+    case LT_OP_GATED_DELTA:
     case LT_OP_POOL:
     case LT_OP_COUNT: break;
     }
@@ -458,6 +495,94 @@ static void run_attention(run *r, const lt_op *op, atomic_size_t *counter, int t
     }
 }
 
+/* ------------------------------------------------------------------ recurrent operations */
+
+/* Columns [column, column + n) of one sequence, and the inputs that its next rows need. */
+static void convolve(const run *r, const lt_op *op, size_t offset, size_t seq, size_t column, size_t n)
+{
+    const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
+    size_t start = r->batch->seq_starts[seq], length = r->batch->seq_starts[seq + 1] - start;
+    size_t width = w->source->rows, past = w->source->cols - 1;
+    const lt_state *state = r->batch->states ? r->batch->states[seq] : NULL;
+    frame none = { 0 };
+    view x = view_of(r, &none, op->in[0].value, start), y = view_of(r, &none, op->out[0], start);
+    lt_conv args = {
+        .x = x.data + op->in[0].column + column,
+        .history = r->program->zeros + column,
+        .ldx = x.ld,
+        .weight = w->vector + column,
+        .ldw = width,
+        .m = length,
+        .n = n,
+        .taps = past + 1,
+        .y = y.data + column,
+        .ldy = y.ld,
+    };
+    if (state && state->memory) {
+        args.history = state->memory + offset + column;
+        args.ldh = width;
+    }
+    r->kernels->conv(&args);
+    for (size_t i = 0; state && i < past; i++) {
+        const float *from = length + i < past ? args.history + (length + i) * args.ldh : args.x + (length + i - past) * args.ldx;
+        memcpy(state->next + offset + i * width + column, from, n * sizeof(float));
+    }
+}
+
+static void run_conv(run *r, const lt_op *op, atomic_size_t *counter, size_t n_threads)
+{
+    size_t width = r->plan->values[op->out[0]].width, offset = r->program->block_offset[op - r->plan->ops];
+    size_t pieces = r->batch->n_seqs >= 4 * n_threads ? 1 : n_threads;
+    size_t piece = lt_round_up(lt_ceil_div(width, pieces), 16), begin, end;
+    while (take(counter, 1, r->batch->n_seqs * pieces, &begin, &end)) {
+        size_t column = begin % pieces * piece;
+        if (column < width) convolve(r, op, offset, begin / pieces, column, width - column < piece ? width - column : piece);
+    }
+}
+
+/* One value head of one sequence. Without a state, S is kept nowhere. */
+static void delta_head(const run *r, const lt_op *op, size_t offset, size_t seq, size_t head, float *scratch)
+{
+    size_t start = r->batch->seq_starts[seq], dk = op->head_dim, dv = op->value_dim;
+    size_t key_head = head / (op->n_heads / op->n_kv_heads);
+    const lt_state *state = r->batch->states ? r->batch->states[seq] : NULL;
+    const float *log_rates = r->program->weights.list[op->weight[0]].vector;
+    frame none = { 0 };
+    view x = view_of(r, &none, op->in[0].value, start), gates = view_of(r, &none, op->in[3].value, start);
+    view o = view_of(r, &none, op->out[0], start);
+    lt_delta args = {
+        .q = x.data + op->in[0].column + key_head * op->in[0].head_stride,
+        .k = x.data + op->in[1].column + key_head * op->in[1].head_stride,
+        .v = x.data + op->in[2].column + head * op->in[2].head_stride,
+        .ld = x.ld,
+        .b = gates.data + op->in[3].column + head,
+        .a = gates.data + op->in[3].column + op->n_heads + head,
+        .ldg = gates.ld,
+        .rate = expf(log_rates[head]),
+        .dt_bias = r->program->weights.list[op->weight[1]].vector[head],
+        .m = r->batch->seq_starts[seq + 1] - start,
+        .dk = dk,
+        .dv = dv,
+        .first_position = r->batch->states ? r->batch->past_lens[seq] : 0,
+        .next = scratch + lt_round_up(r->kernels->delta_scratch(dk), 16),
+        .o = o.data + head * dv,
+        .ldo = o.ld,
+        .scratch = scratch,
+    };
+    if (state) {
+        args.state = state->memory ? state->memory + offset + head * dk * dv : NULL;
+        args.next = state->next + offset + head * dk * dv;
+    }
+    r->kernels->delta(&args);
+}
+
+static void run_delta(run *r, const lt_op *op, atomic_size_t *counter, int thread)
+{
+    size_t offset = r->program->block_offset[op - r->plan->ops], begin, end;
+    while (take(counter, 1, r->batch->n_seqs * op->n_heads, &begin, &end))
+        delta_head(r, op, offset, begin / op->n_heads, begin % op->n_heads, attention_scratch(r, thread));
+}
+
 /* ------------------------------------------------------------------ pooling */
 
 /* Columns [column, column + n) of one sequence, every pooling asked for, in the order of their bits. The first token that counts
@@ -512,10 +637,11 @@ static void run_seq_op(run *r, size_t index, atomic_size_t *counter, int thread,
 {
     const lt_op *op = &r->plan->ops[index];
     double start = r->profile ? lt_clock_seconds() : 0;
-    if (op->code == LT_OP_ATTENTION) {
-        run_attention(r, op, counter, thread, n_threads);
-    } else {
-        run_pool(r, op, counter, n_threads);
+    switch (op->code) {
+    case LT_OP_ATTENTION: run_attention(r, op, counter, thread, n_threads); break;
+    case LT_OP_CONV: run_conv(r, op, counter, n_threads); break;
+    case LT_OP_GATED_DELTA: run_delta(r, op, counter, thread); break;
+    default: run_pool(r, op, counter, n_threads);
     }
     if (r->profile) r->program->seconds[(size_t)thread * r->plan->n_ops + index] += lt_clock_seconds() - start;
 }

@@ -83,6 +83,53 @@ typedef struct lt_norm_rope {
     const uint32_t *positions; /* [m] */
 } lt_norm_rope;
 
+/* A causal depthwise convolution and its activation: y[t, c] = silu(Σ_j weight[j, c] x[t − (taps − 1) + j, c]), j ascending, over n
+ * channels of m rows. Rows before the first are those of the history, the last taps − 1 inputs, oldest first. */
+typedef struct lt_conv {
+    const float *x, *history; /* this part's first channel */
+    size_t ldx, ldh;
+    const float *weight; /* [taps][ldw] */
+    size_t ldw;
+    size_t m, n, taps;
+    float *y;
+    size_t ldy;
+} lt_conv;
+
+/* One head's gated delta rule over m rows, S [dk, dv]:
+ *   q = x_q / √(Σx_q² + 1e-6) / √dk,  k = x_k / √(Σx_k² + 1e-6),  β = σ(b),  g = −rate · softplus(a + dt_bias)
+ *   S ← e^g S;   δ = β (v − Sᵀk);   S ← S + k δᵀ;   o = Sᵀq
+ * Runs of rows that end where positions are multiples of LT_DELTA_CHUNK are computed as matrix products, short ones row by row;
+ * `form` is for tests, which compare the two. */
+#define LT_DELTA_CHUNK 64
+
+typedef enum lt_delta_form { LT_DELTA_AUTO, LT_DELTA_RECURRENT, LT_DELTA_CHUNKED } lt_delta_form;
+
+typedef struct lt_delta {
+    const float *q, *k, *v; /* this head's columns of the first row */
+    size_t ld;
+    const float *b, *a; /* this head's column */
+    size_t ldg;
+    float rate, dt_bias;
+    size_t m, dk, dv, first_position;
+    const float *state; /* S [dk][dv] before the first row; NULL: zeros */
+    float *next;        /* S behind the last one; apart from state, or state itself */
+    float *o;
+    size_t ldo;
+    float *scratch; /* delta_scratch(dk) floats, 64-byte aligned */
+    lt_delta_form form;
+} lt_delta;
+
+/* y = RMS(x) · gain · silu(z) for every head of m rows; y may be x. */
+typedef struct lt_gated_norm {
+    const float *x, *z;
+    size_t ldx, ldz;
+    size_t m, n_heads, head_dim;
+    const float *gain; /* [head_dim] */
+    float eps;
+    float *y;
+    size_t ldy;
+} lt_gated_norm;
+
 /* X(return type, name, parameters) */
 #define LT_KERNEL_LIST(X)                                                                                                        \
     /* Panel of W's rows [row, row + nr) ∩ [0, rows): w points at row `row`, dtype F32, F16 or BF16, ldw in elements; writes   \
@@ -94,6 +141,11 @@ typedef struct lt_norm_rope {
     X(void, attention, (const lt_attention *args))                                                                               \
     X(void, norm, (const lt_norm *args))                                                                                         \
     X(void, norm_rope, (const lt_norm_rope *args))                                                                               \
+    X(void, conv, (const lt_conv *args))                                                                                         \
+    X(void, delta, (const lt_delta *args))                                                                                       \
+    X(void, gated_norm, (const lt_gated_norm *args))                                                                             \
+    /* y[i] = x[i] σ(z[i]); y may be x. */                                                                                       \
+    X(void, gate, (const float *x, const float *z, size_t n, float *y))                                                          \
     /* x[i] = act(x[i]) */                                                                                                       \
     X(void, activate, (float *x, size_t n, lt_activation activation))                                                            \
     /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                         \
@@ -121,6 +173,7 @@ struct lt_kernels {
     size_t tile_rows;        /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
     size_t query_tile;       /* queries of an attention work item at most */
     size_t (*attention_scratch)(size_t head_dim); /* floats */
+    size_t (*delta_scratch)(size_t dk);           /* floats */
 #define X(type, name, parameters) type(*name) parameters;
     LT_KERNEL_LIST(X)
 #undef X

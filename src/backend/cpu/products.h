@@ -417,11 +417,14 @@ static void attention(const lt_attention *a)
     attend(a, tiles, false);
 }
 
-/* What is the same in every arithmetic. */
+#include "backend/cpu/recurrent.h"
+
+/* What is the same in every arithmetic: what layers remember is computed in float32. */
 #define LT_COMMON_KERNELS(name)                                                                                                  \
     .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES, .norm = norm,                    \
     .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,            \
-    .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read
+    .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read,             \
+    .delta_scratch = delta_scratch_floats, .delta = delta, .conv = conv, .gated_norm = gated_norm, .gate = gate
 
 #ifdef LT_HAS_PAIRS
 static void linear_pairs(const lt_linear *a)

@@ -1,4 +1,4 @@
-/* States on the CPU: tables of blocks, each counted.
+/* States on the CPU: tables of blocks, each counted, and the memory of recurrent operations, which is counted too.
  *
  * A block is one allocation: a cache line for the header, then for every attention of the body its K rows, [n_kv_heads][64][hd],
  * and its V rows, so that the rows that a head reads lie side by side. Only the last block of a state can be shared and partly
@@ -21,13 +21,13 @@ static header *header_of(float *block)
     return (header *)(void *)((char *)block - LINE);
 }
 
-static float *block_create(const lt_program *p, lattice_error *err)
+static float *block_create(const lt_program *p, size_t floats, lattice_error *err)
 {
     size_t bytes;
-    if (!lt_mul(p->block_floats, sizeof(float), &bytes) || !lt_add(bytes, 2 * LINE, &bytes)) bytes = SIZE_MAX;
+    if (!lt_mul(floats, sizeof(float), &bytes) || !lt_add(bytes, 2 * LINE, &bytes)) bytes = SIZE_MAX;
     char *memory = lt_alloc(&p->runtime->mem, bytes);
     if (!memory) {
-        lt_no_memory(err, bytes, "keys and values");
+        lt_no_memory(err, bytes, "a state's rows");
         return NULL;
     }
     size_t past = (size_t)(uintptr_t)memory % LINE;
@@ -72,6 +72,8 @@ static void state_free(lt_state *s)
 {
     if (!s) return;
     drop_blocks(s, 0);
+    if (s->memory) block_release(s->program, s->memory);
+    if (s->next) block_release(s->program, s->next);
     lt_free(&s->program->runtime->mem, s->blocks);
     lt_free(&s->program->runtime->mem, s);
 }
@@ -97,6 +99,8 @@ static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_err
     }
     c->n_blocks = n;
     c->length = s->length;
+    c->memory = s->memory;
+    if (c->memory) atomic_fetch_add_explicit(&header_of(c->memory)->references, 1, memory_order_relaxed);
     return LATTICE_OK;
 }
 
@@ -121,15 +125,19 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
     size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->length % LT_BLOCK_ROWS, last = s->length / LT_BLOCK_ROWS;
     if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, n_blocks))
         return lt_no_memory(err, n_blocks * sizeof *s->blocks, "a state");
+    if (p->memory_floats > 0 && !s->next) {
+        s->next = block_create(p, p->memory_floats, err);
+        if (!s->next) return LATTICE_ERR_NO_MEMORY;
+    }
     if (n > 0 && partial > 0 && is_shared(s->blocks[last])) {
-        float *own = block_create(p, err);
+        float *own = block_create(p, p->block_floats, err);
         if (!own) return LATTICE_ERR_NO_MEMORY;
         copy_rows(p, own, s->blocks[last], partial);
         block_release(p, s->blocks[last]);
         s->blocks[last] = own;
     }
     for (size_t before = s->n_blocks; s->n_blocks < n_blocks; s->n_blocks++) {
-        s->blocks[s->n_blocks] = block_create(p, err);
+        s->blocks[s->n_blocks] = block_create(p, p->block_floats, err);
         if (s->blocks[s->n_blocks]) continue;
         drop_blocks(s, before);
         return LATTICE_ERR_NO_MEMORY;
@@ -139,6 +147,15 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
 
 static void commit(lt_state *s)
 {
+    if (s->pending > 0 && s->next) {
+        float *before = s->memory;
+        s->memory = s->next;
+        s->next = NULL;
+        if (before && is_shared(before))
+            block_release(s->program, before);
+        else
+            s->next = before; /* for the next run */
+    }
     s->length += s->pending;
     s->pending = 0;
 }
@@ -152,6 +169,13 @@ static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *er
 {
     if (rows > s->length)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", s->length, rows);
+    if (s->program->memory_floats > 0 && rows > 0 && rows < s->length)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu", s->length,
+                       rows);
+    if (s->memory && rows == 0) {
+        block_release(s->program, s->memory);
+        s->memory = NULL;
+    }
     s->pending = 0;
     s->length = rows;
     drop_blocks(s, lt_ceil_div(rows, LT_BLOCK_ROWS));
@@ -160,8 +184,9 @@ static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *er
 
 static size_t bytes(const lt_program *program, size_t n)
 {
-    size_t total, block;
-    if (!lt_mul(program->block_floats, sizeof(float), &block) || !lt_mul(lt_ceil_div(n, LT_BLOCK_ROWS), block, &total))
+    size_t total, block, memory;
+    if (!lt_mul(program->block_floats, sizeof(float), &block) || !lt_mul(lt_ceil_div(n, LT_BLOCK_ROWS), block, &total) ||
+        !lt_mul(program->memory_floats, 2 * sizeof(float), &memory) || !lt_add(total, memory, &total))
         return SIZE_MAX;
     return total;
 }
@@ -184,20 +209,35 @@ lattice_status lt_cpu_place_states(lt_program *p, lattice_error *err)
 {
     p->block_offset = lt_alloc_zero(&p->runtime->mem, p->plan->n_ops * sizeof *p->block_offset);
     if (!p->block_offset) return lt_no_memory(err, p->plan->n_ops * sizeof *p->block_offset, "a compiled plan");
-    bool has_attention = false, is_causal = true;
+    bool has_memory = false, is_causal = true;
+    size_t zeros = 0;
     for (size_t i = 0; i < p->plan->n_body; i++) {
         const lt_op *op = &p->plan->ops[i];
-        if (op->code != LT_OP_ATTENTION) continue;
-        has_attention = true;
-        if (!op->causal) is_causal = false;
         size_t floats;
+        if (op->code == LT_OP_CONV || op->code == LT_OP_GATED_DELTA) {
+            size_t width = p->plan->values[op->out[0]].width;
+            size_t rows = op->code == LT_OP_CONV ? p->plan->weights[op->weight[0]].cols - 1 : op->head_dim;
+            if (!lt_mul(width, rows, &floats) || !lt_add(lt_round_up(floats, 16), p->memory_floats, &floats))
+                return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: a state is larger than can be addressed");
+            p->block_offset[i] = p->memory_floats;
+            p->memory_floats = floats;
+            if (op->code == LT_OP_CONV && width > zeros) zeros = width;
+            has_memory = true;
+        }
+        if (op->code != LT_OP_ATTENTION) continue;
+        has_memory = true;
+        if (!op->causal) is_causal = false;
         if (!lt_mul(op->n_kv_heads, op->head_dim, &floats) || !lt_mul(floats, (size_t)2 * LT_BLOCK_ROWS, &floats) ||
             !lt_add(p->block_floats, floats, &floats))
             return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: keys and values are larger than can be addressed");
         p->block_offset[i] = p->block_floats;
         p->block_floats = floats;
     }
-    p->admits_states = has_attention && is_causal;
+    p->admits_states = has_memory && is_causal;
+    if (zeros > 0) {
+        p->zeros = lt_alloc_zero(&p->runtime->mem, zeros * sizeof *p->zeros);
+        if (!p->zeros) return lt_no_memory(err, zeros * sizeof *p->zeros, "a compiled plan");
+    }
     return LATTICE_OK;
 }
 
@@ -212,7 +252,7 @@ static lattice_status enter_state(const lt_program *p, const lt_batch *batch, si
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", s);
     if (state->length != past)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has %zu rows behind it, not %zu", s, state->length, past);
-    if (state->n_blocks < lt_ceil_div(past + n, LT_BLOCK_ROWS) ||
+    if ((p->memory_floats > 0 && !state->next) || state->n_blocks < lt_ceil_div(past + n, LT_BLOCK_ROWS) ||
         (past % LT_BLOCK_ROWS && is_shared(state->blocks[past / LT_BLOCK_ROWS])))
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for %zu rows", s, n);
     for (size_t i = 0; i < n; i++) {

@@ -36,6 +36,7 @@ static void mark_uses(lt_cpu_weights *weights, const lt_plan *plan)
                 w->is_glu = op->glu;
             } else {
                 w->is_vector = true;
+                w->is_taps = op->code == LT_OP_CONV;
             }
         }
     }
@@ -62,12 +63,24 @@ static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan,
     return LATTICE_OK;
 }
 
+/* [channels][taps] becomes [taps][channels], so that a vector of channels is read at once. */
+static void convert_taps(const lt_cpu_weight *w, const lt_kernels *kernels)
+{
+    const size_t channels = w->source->rows, taps = w->source->cols, element = lt_dtype_size(w->source->dtype);
+    for (size_t c = 0; c < channels; c++) {
+        for (size_t j = 0; j < taps; j++)
+            kernels->convert(w->vector + j * channels + c, w->data[0] + (c * taps + j) * element, w->source->dtype, 1);
+    }
+}
+
 static lattice_status convert_vectors(lt_cpu_weights *weights, const lt_kernels *kernels, const lattice_allocator *mem,
                                       lattice_error *err)
 {
     size_t total = 0;
     for (size_t i = 0; i < weights->n; i++) {
-        if (weights->list[i].is_vector && !lt_add(total, weights->list[i].source->rows, &total)) {
+        const lt_weight *source = weights->list[i].source;
+        size_t floats;
+        if (weights->list[i].is_vector && (!lt_mul(source->rows, source->cols, &floats) || !lt_add(total, floats, &total))) {
             return lt_no_memory(err, SIZE_MAX, "vectors");
         }
     }
@@ -78,6 +91,11 @@ static lattice_status convert_vectors(lt_cpu_weights *weights, const lt_kernels 
         lt_cpu_weight *w = &weights->list[i];
         if (!w->is_vector) continue;
         w->vector = next;
+        if (w->is_taps) {
+            convert_taps(w, kernels);
+            next += w->source->rows * w->source->cols;
+            continue;
+        }
         for (int s = 0; s < w->source->n_segments; s++) {
             size_t n = lt_segment_rows(&w->source->segments[s], 1);
             kernels->convert(next, w->data[s], w->source->dtype, n);
