@@ -197,6 +197,7 @@ typedef enum lattice_head {
     LATTICE_HEAD_EMBEDDING = 0,  /* vectors of texts */
     LATTICE_HEAD_CLASSIFIER = 1, /* cross-encoder: a logit for each label of a pair of query and document */
     LATTICE_HEAD_RERANKER = 2,   /* causal language model that judges a document by its next token, "no" or "yes" */
+    LATTICE_HEAD_GENERATOR = 3,  /* causal language model that is neither meant for vectors nor for scores */
 } lattice_head;
 
 typedef struct lattice_model_info {
@@ -330,6 +331,131 @@ LATTICE_API lattice_status lattice_rerank(lattice_model *model, lattice_text que
  * LATTICE_ERR_NOT_FINITE naming model and input. Rows do not depend on the other inputs. Safe from several threads. */
 LATTICE_API lattice_status lattice_logits(lattice_model *model, const lattice_ids *inputs, size_t n, float *out,
                                           lattice_usage *usage, lattice_error *err);
+
+/* Negative log-likelihood of each input's own tokens: nll[i] = Σ −ln p(token | those before it), in natural logarithms, over its
+ * n − 1 tokens after the first (0 for one token). Logits exist for a few rows at a time only. Errors, conventions and threads as
+ * of lattice_logits. */
+LATTICE_API lattice_status lattice_nll(lattice_model *model, const lattice_ids *inputs, size_t n, double *nll, lattice_usage *usage,
+                                       lattice_error *err);
+
+/* ------------------------------------------------------------------ generation */
+
+/* One sequence of tokens that a language model goes on with: its ids, their state, and the logits of the token that follows.
+ * Used by one thread at a time, but for lattice_session_cancel; several sessions of one model take turns. Freed before its
+ * model. */
+typedef struct lattice_session lattice_session;
+
+typedef struct lattice_session_options {
+    size_t max_length; /* tokens that it may hold; 0: as many as the model's positions admit, which is the most */
+} lattice_session_options;
+
+LATTICE_API lattice_session_options lattice_session_options_default(void);
+
+/* options NULL: the default. A model without a language model's head is LATTICE_ERR_UNSUPPORTED. */
+LATTICE_API lattice_status lattice_session_create(lattice_model *model, const lattice_session_options *options,
+                                                  lattice_session **session, lattice_error *err);
+LATTICE_API void lattice_session_free(lattice_session *session);
+
+/* Forgets all tokens. */
+LATTICE_API void lattice_session_reset(lattice_session *session);
+
+/* The tokens that it holds, *n of them; valid until the session changes. */
+LATTICE_API const uint32_t *lattice_session_ids(const lattice_session *session, size_t *n);
+
+/* Appends n >= 1 tokens of a prompt. More than max_length in all is LATTICE_ERR_TOO_LONG, an id outside the vocabulary is an
+ * error; after any failure the session is as it was. */
+LATTICE_API lattice_status lattice_session_prefill(lattice_session *session, const uint32_t *ids, size_t n, lattice_error *err);
+
+/* Appends one token that was generated; otherwise as lattice_session_prefill. */
+LATTICE_API lattice_status lattice_session_step(lattice_session *session, uint32_t id, lattice_error *err);
+
+/* Logits of the token that follows, [vocab_size]; NULL while the session is empty. Valid until the session changes. */
+LATTICE_API const float *lattice_session_logits(const lattice_session *session);
+
+/* Makes the call that runs on this session stop, or, when none does, the next one: within one token. From any thread. */
+LATTICE_API void lattice_session_cancel(lattice_session *session);
+
+/* How the next token is chosen. First the penalties change the logits, then, in this order: logits are divided by the
+ * temperature; the top_k most likely tokens are kept, of them the fewest whose probabilities together reach top_p, of them those
+ * at least min_p times as likely as the first. */
+typedef struct lattice_sampling {
+    double temperature;        /* 0: the most likely token, of equals the one with the lowest id */
+    size_t top_k;              /* 0: all */
+    double top_p;              /* 1: all */
+    double min_p;              /* 0: all */
+    double repetition_penalty; /* > 0: logits of tokens that the session holds are divided by it, negative ones multiplied; 1: none */
+    double presence_penalty;   /* subtracted from the logits of tokens generated since the last prefill */
+    double frequency_penalty;  /* subtracted once for each time */
+    uint64_t seed;             /* the same seed gives the same tokens on one build and instruction set */
+} lattice_sampling;
+
+/* As the checkpoint's generation_config.json says: greedy unless it has do_sample. Seed 0. */
+LATTICE_API lattice_sampling lattice_sampling_default(const lattice_model *model);
+
+/* Chooses the token that follows; the session stays as it is. The choice depends on seed and position only, not on earlier calls.
+ * An empty session and parameters out of range are LATTICE_ERR_INVALID_ARGUMENT. */
+LATTICE_API lattice_status lattice_session_sample(lattice_session *session, const lattice_sampling *sampling, uint32_t *id,
+                                                  lattice_error *err);
+
+typedef enum lattice_finish {
+    LATTICE_FINISH_LENGTH = 0,    /* max_tokens */
+    LATTICE_FINISH_END = 1,       /* an end token of the checkpoint */
+    LATTICE_FINISH_STOP = 2,      /* a stop string */
+    LATTICE_FINISH_CONTEXT = 3,   /* the session is full */
+    LATTICE_FINISH_CANCELLED = 4, /* lattice_session_cancel, or the callback said so */
+} lattice_finish;
+
+typedef struct lattice_generate_options {
+    lattice_sampling sampling;
+    size_t max_tokens;        /* 0: until the session is full */
+    const lattice_text *stop; /* [n_stop] the text ends before the first of these, wherever the borders of tokens are */
+    size_t n_stop;
+    bool ignore_end;          /* end tokens are tokens as any other */
+    /* Receives the text as it comes, in whole characters; returning false stops. NULL: none. */
+    bool (*on_text)(void *user, const char *text, size_t length);
+    void *user;
+} lattice_generate_options;
+
+LATTICE_API lattice_generate_options lattice_generate_options_default(const lattice_model *model);
+
+typedef struct lattice_generation {
+    size_t n;
+    uint32_t *ids;  /* [n] the new tokens, the end token included */
+    char *text;     /* their text, NUL-terminated besides its length; special tokens have none. Empty without a tokenizer */
+    size_t length;
+    lattice_finish finish;
+    lattice_session *owner;
+} lattice_generation;
+
+/* Generates from where a prefilled session stands. The session then holds the new tokens too, but for an end token. *out is
+ * released by lattice_generation_free, before its session. */
+LATTICE_API lattice_status lattice_generate(lattice_session *session, const lattice_generate_options *options,
+                                            lattice_generation *out, lattice_error *err);
+LATTICE_API void lattice_generation_free(lattice_generation *generation);
+
+/* "length", "end", "stop", "context" or "cancelled". */
+LATTICE_API const char *lattice_finish_text(lattice_finish finish);
+
+/* ------------------------------------------------------------------ conversations */
+
+typedef struct lattice_message {
+    const char *role; /* "system", "user" or "assistant" */
+    lattice_text content;
+} lattice_message;
+
+typedef struct lattice_chat_options {
+    bool think;     /* let the model think first, where its chat template knows thinking */
+    bool no_prompt; /* end after the last message rather than where the assistant's answer begins */
+} lattice_chat_options;
+
+LATTICE_API lattice_chat_options lattice_chat_options_default(void);
+
+/* The ids of a conversation in ChatML. Special tokens inside contents are plain text. Where the chat template knows thinking, what
+ * an assistant's content has up to its last </think> is left out. *out has ids only (zeros else); released by
+ * lattice_encoding_free. Other roles are LATTICE_ERR_INVALID_ARGUMENT, a vocabulary without ChatML's tokens
+ * LATTICE_ERR_UNSUPPORTED. options NULL: the default. */
+LATTICE_API lattice_status lattice_chat_encode(lattice_model *model, const lattice_message *messages, size_t n,
+                                               const lattice_chat_options *options, lattice_encoding *out, lattice_error *err);
 
 /* ------------------------------------------------------------------ measuring */
 

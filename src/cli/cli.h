@@ -20,7 +20,10 @@ const cli_command *cli_find_command(const char *name);
 
 extern const cli_command cli_embed_command;
 extern const cli_command cli_rerank_command;
+extern const cli_command cli_generate_command;
+extern const cli_command cli_chat_command;
 extern const cli_command cli_logits_command;
+extern const cli_command cli_perplexity_command;
 extern const cli_command cli_tokenize_command;
 extern const cli_command cli_inspect_command;
 extern const cli_command cli_bench_command;

@@ -6,7 +6,10 @@
 static const cli_command *const commands[] = {
     &cli_embed_command,
     &cli_rerank_command,
+    &cli_generate_command,
+    &cli_chat_command,
     &cli_logits_command,
+    &cli_perplexity_command,
     &cli_tokenize_command,
     &cli_inspect_command,
 #ifdef LATTICE_PULL

@@ -109,6 +109,7 @@ static lattice_status read_ids(cli_input *input, cli_item *item, lattice_error *
 /* {"text":…}, {"text":…,"pair":…} or {"ids":[…]}; other members are passed over, so that records can carry their own fields. */
 static lattice_status read_object(cli_input *input, cli_item *item, lattice_error *err)
 {
+    const char *text_key = input->text_key ? input->text_key : "text";
     bool has_text = false, has_pair = false, has_ids = false;
     LT_TRY(lt_json_begin_object(&input->json));
     for (;;) {
@@ -116,7 +117,7 @@ static lattice_status read_object(cli_input *input, cli_item *item, lattice_erro
         bool more;
         LT_TRY(lt_json_next_member(&input->json, &key, &more));
         if (!more) break;
-        if (lt_str_is(key, "text")) {
+        if (lt_str_is(key, text_key)) {
             LT_TRY(copy_string(input, &input->text, err));
             has_text = true;
         } else if (input->allow_pairs && lt_str_is(key, "pair")) {
@@ -129,11 +130,11 @@ static lattice_status read_object(cli_input *input, cli_item *item, lattice_erro
             LT_TRY(lt_json_skip(&input->json));
         }
     }
-    if (has_text && has_ids) return lt_json_fail(&input->json, "an item has a \"text\" or \"ids\", not both");
+    if (has_text && has_ids) return lt_json_fail(&input->json, "an item has a \"%s\" or \"ids\", not both", text_key);
     if (has_pair && !has_text) return lt_json_fail(&input->json, "a \"pair\" needs a \"text\" beside it");
     if (!has_text && !has_ids)
-        return lt_json_fail(&input->json, "%s",
-                            input->allow_ids ? "an object needs a \"text\" or \"ids\"" : "an object needs a \"text\"");
+        return lt_json_fail(&input->json, input->allow_ids ? "an object needs a \"%s\" or \"ids\"" : "an object needs a \"%s\"",
+                            text_key);
     if (has_text) {
         item->kind = has_pair ? CLI_ITEM_PAIR : CLI_ITEM_TEXT;
         item->text = lt_buf_str(&input->text);

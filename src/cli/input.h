@@ -26,6 +26,7 @@ typedef struct cli_input {
     const char *name; /* "standard input" or the file's path */
     bool jsonl;
     bool allow_pairs, allow_ids; /* what JSON lines may hold besides texts */
+    const char *text_key;        /* what an object calls its text; NULL: "text" */
     char *line;
     size_t line_capacity;
     uint64_t line_number;

@@ -152,6 +152,7 @@ static lattice_status open_model(lattice_model *m, const char *folder, const lat
     count_weights(m);
     LT_TRY(compile_plan(m, options, err));
     LT_TRY(open_dense(m, err));
+    if (m->plan.tails[LT_TAIL_LOGITS].present) LT_TRY(lt_chat_open(m, err));
     return name_ops(m, err);
 }
 
@@ -204,7 +205,8 @@ lattice_tokenizer *lattice_model_tokenizer(lattice_model *model)
 
 lattice_head lt_model_head(const lattice_model *m)
 {
-    if (!m->plan.tails[LT_TAIL_SCORES].present) return LATTICE_HEAD_EMBEDDING;
+    if (!m->plan.tails[LT_TAIL_SCORES].present)
+        return m->plan.tails[LT_TAIL_POOLED].present ? LATTICE_HEAD_EMBEDDING : LATTICE_HEAD_GENERATOR;
     return m->config.head == LT_HEAD_CLASSIFIER ? LATTICE_HEAD_CLASSIFIER : LATTICE_HEAD_RERANKER;
 }
 

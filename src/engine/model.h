@@ -46,6 +46,7 @@ struct lattice_model {
     size_t batch_tokens;         /* budget of one batch */
     size_t max_tokens, max_seqs; /* what the workspace is reserved for: a single text may exceed the budget */
     uint64_t n_parameters, weight_bytes, dense_bytes;
+    bool thinks; /* the chat template mentions <think> */
 
     pthread_mutex_t lock; /* of the list */
     bool has_lock;
@@ -71,6 +72,11 @@ void lt_dense_run(const lattice_model *model, const lt_dense_layer *layer, const
 
 /* Frees the list of idle workers. */
 void lt_workers_free(lt_worker *first);
+
+/* ------------------------------------------------------------------ conversations: chat.c */
+
+/* Looks at the chat template, where there is one. */
+lattice_status lt_chat_open(lattice_model *model, lattice_error *err);
 
 /* ------------------------------------------------------------------ description: describe.c */
 

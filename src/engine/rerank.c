@@ -198,7 +198,7 @@ static lattice_status resolve(lt_rerank *job, lattice_error *err)
     const lattice_model *model = job->model;
     const lattice_rerank_options *o = job->options;
     lattice_head head = lt_model_head(model);
-    if (head == LATTICE_HEAD_EMBEDDING)
+    if (head == LATTICE_HEAD_EMBEDDING || head == LATTICE_HEAD_GENERATOR)
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: this %s model has no head that scores documents", model->folder,
                        model->family->name);
     if (job->n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "no documents");

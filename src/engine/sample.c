@@ -1,0 +1,182 @@
+/* Choosing the next token from a session's logits.
+ *
+ * Penalised logits lie in an array of candidates. Whatever keeps the most likely tokens only pops them from a heap, so that a
+ * large vocabulary is never sorted; equal logits are ordered by id. The random number is a function of seed and position: a
+ * choice can be repeated, and a conversation that is taken up again goes on as it would have. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/session.h"
+
+lattice_sampling lattice_sampling_default(const lattice_model *model)
+{
+    const lt_config *c = &model->config;
+    lattice_sampling s = { .top_p = 1, .repetition_penalty = (double)c->generation.repetition_penalty };
+    if (c->generation.do_sample) {
+        s.temperature = (double)c->generation.temperature;
+        s.top_k = c->generation.top_k;
+        s.top_p = (double)c->generation.top_p;
+        s.min_p = (double)c->generation.min_p;
+    }
+    return s;
+}
+
+static lattice_status check_sampling(const lattice_sampling *s, lattice_error *err)
+{
+    if (!(s->temperature >= 0 && s->temperature <= 1e6))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "temperature %g is not between 0 and 1000000", s->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "top_p %g is not in (0, 1]", s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "min_p %g is not in [0, 1]", s->min_p);
+    if (!(s->repetition_penalty > 0 && s->repetition_penalty <= 1e6))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "repetition_penalty %g is not above 0", s->repetition_penalty);
+    if (!(fabs(s->presence_penalty) <= 1e6) || !(fabs(s->frequency_penalty) <= 1e6))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a presence or frequency penalty is out of range");
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ penalties */
+
+static void fill_candidates(lattice_session *s, const lattice_sampling *o)
+{
+    const size_t width = s->model->config.vocab_size;
+    lt_candidate *list = s->candidates;
+    for (size_t i = 0; i < width; i++) list[i] = (lt_candidate){ s->logits[i], (uint32_t)i };
+    if (o->repetition_penalty != 1) {
+        memset(s->counts, 0, width * sizeof *s->counts);
+        const float penalty = (float)o->repetition_penalty;
+        for (size_t i = 0; i < s->n; i++) {
+            lt_candidate *c = &list[s->ids[i]];
+            if (s->counts[s->ids[i]]++ == 0) c->logit = c->logit > 0 ? c->logit / penalty : c->logit * penalty;
+        }
+    }
+    if (o->presence_penalty != 0 || o->frequency_penalty != 0) {
+        memset(s->counts, 0, width * sizeof *s->counts);
+        for (size_t i = s->n_prompt; i < s->n; i++) {
+            double penalty = o->frequency_penalty + (s->counts[s->ids[i]]++ == 0 ? o->presence_penalty : 0);
+            list[s->ids[i]].logit -= (float)penalty;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ the most likely */
+
+static bool is_before(lt_candidate a, lt_candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+static void sift_down(lt_candidate *heap, size_t n, size_t i)
+{
+    for (;;) {
+        size_t best = i, left = 2 * i + 1, right = left + 1;
+        if (left < n && is_before(heap[left], heap[best])) best = left;
+        if (right < n && is_before(heap[right], heap[best])) best = right;
+        if (best == i) return;
+        lt_candidate moved = heap[i];
+        heap[i] = heap[best];
+        heap[best] = moved;
+        i = best;
+    }
+}
+
+/* Puts the first of n to the end: there the popped ones gather, the latest first. */
+static void pop(lt_candidate *heap, size_t n)
+{
+    lt_candidate top = heap[0];
+    heap[0] = heap[n - 1];
+    heap[n - 1] = top;
+    sift_down(heap, n - 1, 0);
+}
+
+/* ------------------------------------------------------------------ chance */
+
+/* Uniform in [0, 1): splitmix64 (Steele, Lea and Flood, 2014) of seed and position. */
+static double uniform(uint64_t seed, uint64_t position)
+{
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
+    for (int round = 0; round < 2; round++) {
+        x += round == 0 ? 0x9e3779b97f4a7c15u : position;
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+        x ^= x >> 31;
+    }
+    return (double)(x >> 11) * 0x1p-53;
+}
+
+static uint32_t most_likely(const lt_candidate *list, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (is_before(list[i], list[best])) best = i;
+    return list[best].id;
+}
+
+/* All tokens, in the order of their ids. */
+static uint32_t draw_from_all(const lt_candidate *list, size_t n, const lattice_sampling *o, double chance)
+{
+    const float largest = list[most_likely(list, n)].logit; /* id and place are still the same */
+    double total = 0, sum = 0;
+    uint32_t last = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < n; i++) {
+            double weight = exp(((double)list[i].logit - (double)largest) / o->temperature);
+            if (weight < o->min_p || weight == 0) continue;
+            if (pass == 0) {
+                total += weight;
+            } else {
+                sum += weight;
+                last = list[i].id;
+                if (sum > chance * total) return last;
+            }
+        }
+    }
+    return last;
+}
+
+static uint32_t draw_from_few(lt_candidate *list, size_t n, const lattice_sampling *o, double chance)
+{
+    for (size_t i = n / 2; i-- > 0;) sift_down(list, n, i);
+    const float largest = list[0].logit;
+    const size_t most = o->top_k > 0 && o->top_k < n ? o->top_k : n;
+    double total = 0, kept = 0, sum = 0;
+    size_t popped = 0, n_kept = 0;
+    if (most < n) { /* probabilities are among these alone */
+        for (; popped < most; popped++) {
+            pop(list, n - popped);
+            total += exp(((double)list[n - popped - 1].logit - (double)largest) / o->temperature);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++) total += exp(((double)list[i].logit - (double)largest) / o->temperature);
+    }
+    while (n_kept < most) {
+        if (n_kept == popped) pop(list, n - popped++);
+        double weight = exp(((double)list[n - n_kept - 1].logit - (double)largest) / o->temperature);
+        if (n_kept > 0 && (weight < o->min_p || weight == 0)) break;
+        kept += weight;
+        n_kept++;
+        if (kept >= o->top_p * total) break;
+    }
+    for (size_t i = 0; i < n_kept; i++) {
+        sum += exp(((double)list[n - i - 1].logit - (double)largest) / o->temperature);
+        if (sum > chance * kept) return list[n - i - 1].id;
+    }
+    return list[n - n_kept].id;
+}
+
+lattice_status lattice_session_sample(lattice_session *s, const lattice_sampling *sampling, uint32_t *id, lattice_error *err)
+{
+    const size_t width = s->model->config.vocab_size;
+    if (s->n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the session is empty: nothing follows");
+    LT_TRY(check_sampling(sampling, err));
+    fill_candidates(s, sampling);
+    if (sampling->temperature < 1e-6) { /* logits divided by less could not be told apart from the most likely alone */
+        *id = most_likely(s->candidates, width);
+        return LATTICE_OK;
+    }
+    const double chance = uniform(sampling->seed, s->n);
+    bool few = (sampling->top_k > 0 && sampling->top_k < width) || sampling->top_p < 1;
+    *id = few ? draw_from_few(s->candidates, width, sampling, chance) : draw_from_all(s->candidates, width, sampling, chance);
+    return LATTICE_OK;
+}
