@@ -32,7 +32,7 @@ def run(*args, stdin="", env=None, text=True):
     environment["HOME"] = "/nonexistent"
     environment.update(env or {})
     data = stdin if isinstance(stdin, bytes) else stdin.encode()
-    r = subprocess.run([LATTICE, *args], input=data, capture_output=True, env=environment, timeout=120)
+    r = subprocess.run([LATTICE, *args], input=data, capture_output=True, env=environment, timeout=500)
     if text:
         r.stdout, r.stderr = r.stdout.decode(), r.stderr.decode()
     return r
@@ -405,7 +405,7 @@ class Output(Case):
             process.stdin.write("".join(lines).encode())
             process.stdin.flush()
             begun = time.time()
-            while time.time() - begun < 60:
+            while time.time() - begun < 300:
                 if os.path.exists(self.path("out.part")) and os.path.getsize(self.path("out.part")) > 1000:
                     break
                 time.sleep(0.02)

@@ -23,7 +23,7 @@ def golden(folder):
 
 
 def run(*args, stdin=""):
-    return subprocess.run([LATTICE, *args], input=stdin, capture_output=True, text=True, timeout=120)
+    return subprocess.run([LATTICE, *args], input=stdin, capture_output=True, text=True, timeout=500)
 
 
 class Rerank(unittest.TestCase):

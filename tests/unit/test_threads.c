@@ -158,7 +158,7 @@ static void a_task_runs_beside_the_thread_that_started_it(void **state)
     work w = { .from = 1, .counter = &counter };
     lt_task task = { .fn = copy_value, .arg = &w };
     lt_pool_task_start(pool, &task);
-    for (int i = 0; i < 5000 && atomic_load(&counter) == 0; i++) usleep(1000);
+    for (int i = 0; i < 60000 && atomic_load(&counter) == 0; i++) usleep(1000);
     assert_int_equal(atomic_load(&counter), 1); /* nobody has waited yet */
     lt_pool_task_wait(pool, &task);
     assert_false(pthread_equal(w.thread, pthread_self()));
