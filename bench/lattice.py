@@ -67,7 +67,7 @@ class Ids(c.Structure):
 
 
 class Peak(c.Structure):
-    _fields_ = [("gflops_f32", c.c_double), ("read_gb_s", c.c_double)]
+    _fields_ = [("gflops_f32", c.c_double), ("gflops_bf16", c.c_double), ("read_gb_s", c.c_double)]
 
 
 def load(path=None):
@@ -141,7 +141,7 @@ class Model:
     def peak(self, seconds):
         peak = Peak()
         self.check(self.lib.lattice_measure_peak(self.runtime, None, c.c_double(seconds), c.byref(peak), c.byref(self.error)))
-        return {"gflops_f32": peak.gflops_f32, "read_gb_s": peak.read_gb_s}
+        return {"gflops_f32": peak.gflops_f32, "gflops_bf16": peak.gflops_bf16, "read_gb_s": peak.read_gb_s}
 
     def close(self):
         self.lib.lattice_model_close(self.model)

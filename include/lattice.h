@@ -473,6 +473,7 @@ LATTICE_API lattice_status lattice_bench_forward(lattice_model *model, size_t n_
 
 typedef struct lattice_machine_peak {
     double gflops_f32;  /* fused multiply-adds of the instruction set in use, all threads, registers only; 2 FLOP each */
+    double gflops_bf16; /* the same of bfloat16 products; 0 where the set has none */
     double read_gb_s;   /* streaming reads of a buffer far larger than the caches, all threads */
 } lattice_machine_peak;
 

@@ -190,11 +190,18 @@ static void write_number(lt_json_writer *w, const char *key, double value)
     lt_json_write_double(w, value);
 }
 
+/* Of the arithmetic in use. */
+static double peak_gflops(const job *j)
+{
+    return strcmp(j->info.compute, "bf16") == 0 ? j->peak.gflops_bf16 : j->peak.gflops_f32;
+}
+
 static void write_peak(lt_json_writer *w, const job *j)
 {
     lt_json_write_key(w, "peak");
     lt_json_write_begin(w, '{');
     write_number(w, "gflops_f32", j->peak.gflops_f32);
+    write_number(w, "gflops_bf16", j->peak.gflops_bf16);
     write_number(w, "read_gb_s", j->peak.read_gb_s);
     lt_json_write_key(w, "threads");
     lt_json_write_int(w, lattice_runtime_threads(j->runtime));
@@ -248,7 +255,7 @@ static void write_shape(lt_json_writer *w, const job *j, const shape *s, size_t 
     write_number(w, "best_ms", s->best * 1e3);
     write_number(w, "tok_per_s", tokens_per_second(s));
     write_number(w, "gflops", s->flop / s->median / 1e9);
-    write_number(w, "peak_share", s->flop / s->median / 1e9 / j->peak.gflops_f32);
+    write_number(w, "peak_share", s->flop / s->median / 1e9 / peak_gflops(j));
     write_number(w, "read_share", s->bytes / s->median / 1e9 / j->peak.read_gb_s);
     lt_json_write_key(w, "runs");
     lt_json_write_uint(w, s->runs);
@@ -259,6 +266,7 @@ static void write_shape(lt_json_writer *w, const job *j, const shape *s, size_t 
 static void better_peak(lattice_machine_peak *peak, const lattice_machine_peak *again)
 {
     if (again->gflops_f32 > peak->gflops_f32) peak->gflops_f32 = again->gflops_f32;
+    if (again->gflops_bf16 > peak->gflops_bf16) peak->gflops_bf16 = again->gflops_bf16;
     if (again->read_gb_s > peak->read_gb_s) peak->read_gb_s = again->read_gb_s;
 }
 
@@ -291,7 +299,7 @@ static lattice_status bench_shapes(job *j, lattice_error *err)
         lt_json_write_begin(&w, '[');
     } else {
         print_heading(j);
-        lt_buf_printf(&j->out, "peak: %.1f GFLOP/s, %.1f GB/s read\n\n%-10s %10s %12s %10s %9s %9s\n", j->peak.gflops_f32,
+        lt_buf_printf(&j->out, "peak: %.1f GFLOP/s, %.1f GB/s read\n\n%-10s %10s %12s %10s %9s %9s\n", peak_gflops(j),
                       j->peak.read_gb_s, "shape", "median ms", "tokens/s", "GFLOP/s", "of FMA", "of read");
     }
     for (size_t i = 0; i < j->n_shapes; i++) {
@@ -306,7 +314,7 @@ static lattice_status bench_shapes(job *j, lattice_error *err)
         snprintf(name, sizeof name, "%zux%zu", s->n_seqs, s->seq_len);
         double gflops = s->flop / s->median / 1e9, gb = s->bytes / s->median / 1e9;
         lt_buf_printf(&j->out, "%-10s %10.3f %12.0f %10.1f %8.1f%% %8.1f%%\n", name, s->median * 1e3, tokens_per_second(s),
-                      gflops, 100 * gflops / j->peak.gflops_f32, 100 * gb / j->peak.read_gb_s);
+                      gflops, 100 * gflops / peak_gflops(j), 100 * gb / j->peak.read_gb_s);
         if (j->arguments->profile) print_profile(&profiles, j, s, n_rows);
     }
     if (json) {

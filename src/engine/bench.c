@@ -165,6 +165,11 @@ lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, d
         goto done;
     }
     peak->gflops_f32 = best_rate(&job, seconds / 2);
+    peak->gflops_bf16 = 0;
+    if (kernels->bf16) {
+        job.kernels = kernels->bf16;
+        peak->gflops_bf16 = best_rate(&job, seconds / 2);
+    }
     LT_GO(lt_reserve_create(read_size, &buffer, err));
     job.n_floats = read_size / sizeof(float);
     touch_job touch = { buffer.base, job.n_floats };

@@ -311,6 +311,12 @@ class Embed(Case):
         for args in (["--isa", "scalar"], ["--threads", "3"], ["--no-mmap"], ["--compute", "f32"], ["--device", "cpu"]):
             (v,) = self.vectors("embed", "-m", BERT, *args, "hello world")
             self.near(v, wanted)
+        (rounded,) = self.vectors("embed", "-m", BERT, "--isa", "scalar", "--compute", "bf16", "hello world")
+        self.assertNotEqual(rounded, wanted)
+        self.near(rounded, wanted, 0.01)
+        for isa in json.loads(self.done("version", "--json").stdout)["isa"]:
+            if isa in ("avx2", "avx512", "neon"):
+                self.fails(1, "compute bf16 needs the instruction set", "embed", "-m", BERT, "--isa", isa, "--compute", "bf16", "x")
         self.fails(1, "'mmx' is not available", "embed", "-m", BERT, "--isa", "mmx", "x")
         self.fails(1, "cuda", "embed", "-m", BERT, "--device", "cuda", "x")
 

@@ -39,8 +39,8 @@ static inline void model_close(opened *m)
 }
 
 /* Opened in place: the program points at the plan. score_ids are borrowed. */
-static inline void model_open_reranker(opened *m, const char *folder, const char *isa, int n_threads,
-                                       const lt_compile_options *options, const uint32_t *score_ids, size_t n_score_ids)
+static inline void model_open_as(opened *m, const char *folder, const char *isa, lattice_compute compute, int n_threads,
+                                 const lt_compile_options *options, const uint32_t *score_ids, size_t n_score_ids)
 {
     *m = (opened){ .score_ids = score_ids, .n_score_ids = n_score_ids };
     lattice_error err;
@@ -56,9 +56,15 @@ static inline void model_open_reranker(opened *m, const char *folder, const char
     lt_plan_init(&m->plan, mem);
     assert_ok_err(
         family->record(m->runtime, &m->config, &m->sentence, m->checkpoint, m->score_ids, m->n_score_ids, &m->plan, &err), &err);
-    assert_ok_err(lt_cpu_backend_create(m->runtime, isa, LATTICE_COMPUTE_F32, &m->backend, &err), &err);
+    assert_ok_err(lt_cpu_backend_create(m->runtime, isa, compute, &m->backend, &err), &err);
     assert_ok_err(m->backend->compile(m->backend, &m->plan, options, &m->program, &err), &err);
     m->hidden = m->plan.values[m->plan.hidden].width;
+}
+
+static inline void model_open_reranker(opened *m, const char *folder, const char *isa, int n_threads,
+                                       const lt_compile_options *options, const uint32_t *score_ids, size_t n_score_ids)
+{
+    model_open_as(m, folder, isa, LATTICE_COMPUTE_F32, n_threads, options, score_ids, n_score_ids);
 }
 
 static inline void model_open(opened *m, const char *folder, const char *isa, int n_threads, const lt_compile_options *options)
@@ -361,6 +367,26 @@ static inline void on_every_set(const char *folder, model_check check)
     golden_free(g);
 }
 
+/* The same in bfloat16, for the sets that multiply it; the scalar set emulates it everywhere. */
+static inline void on_every_bf16_set(const char *folder, model_check check)
+{
+    size_t n_sets;
+    const lt_kernels *const *sets = lt_kernels_available(&n_sets);
+    golden *g = golden_read(folder);
+    test_batch *b = malloc(sizeof *b);
+    for (size_t s = 0; s < n_sets; s++) {
+        if (!sets[s]->bf16) continue;
+        opened m;
+        model_open_as(&m, folder, sets[s]->isa, LATTICE_COMPUTE_BF16, thread_counts[s % 3], &ROOM, g->no_yes,
+                      g->n_pairs > 0 ? 2 : 0);
+        assert_int_equal(m.backend->compute(m.program), LATTICE_COMPUTE_BF16);
+        check(&m, g, b);
+        model_close(&m);
+    }
+    free(b);
+    golden_free(g);
+}
+
 static inline const golden_case *find_case(const golden *g, const char *text)
 {
     for (size_t i = 0; i < g->n_cases; i++) {
@@ -420,6 +446,30 @@ static inline void check_embeddings(opened *m, const golden *g, test_batch *b)
             normalize(cut, c->cut_n[k]);
             assert_near(cut, c->cut[k], c->cut_n[k], 5e-6f, c->text);
         }
+    }
+    free(out);
+}
+
+/* All cases in one batch, pooled as the checkpoint says: the cosine with the reference is 0.9998 at least. */
+static inline void check_cosines(opened *m, const golden *g, test_batch *b)
+{
+    lattice_error err;
+    batch_clear(b);
+    for (size_t i = 0; i < g->n_cases; i++) batch_add(b, g->cases[i].ids, NULL, g->cases[i].n);
+    float *out = malloc(g->n_cases * m->hidden * sizeof(float));
+    assert_ok_err(m->backend->run(m->program, &b->batch, LT_TAIL_POOLED, out, NULL, &err), &err);
+    for (size_t i = 0; i < g->n_cases; i++) {
+        const float *x = out + i * m->hidden, *wanted = g->cases[i].values;
+        double dot = 0, xx = 0, ww = 0;
+        for (size_t j = 0; j < m->hidden; j++) {
+            dot += (double)x[j] * (double)wanted[j];
+            xx += (double)x[j] * (double)x[j];
+            ww += (double)wanted[j] * (double)wanted[j];
+        }
+        double cosine = dot / sqrt(xx * ww);
+        if (!(cosine >= 0.9998)) fail_msg("'%s': cosine %.6f", g->cases[i].text, cosine);
+        /* Exactly 1 would be float32 after all. */
+        assert_true(g->cases[i].n < 4 || cosine < 1 - 1e-10);
     }
     free(out);
 }

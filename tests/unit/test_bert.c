@@ -78,6 +78,15 @@ static void embeddings_equal_the_reference(void **state)
     on_every_set(FIXTURE("xlmr-mean"), check_embeddings);
 }
 
+static void embeddings_in_bf16_are_close_to_the_reference(void **state)
+{
+    (void)state;
+    on_every_bf16_set(FIXTURE("bert-cls"), check_cosines);
+    on_every_bf16_set(FIXTURE("bert-mean-f16"), check_cosines);
+    on_every_bf16_set(FIXTURE("roberta-max"), check_cosines);
+    on_every_bf16_set(FIXTURE("xlmr-mean"), check_cosines);
+}
+
 static void six_poolings_alone_and_joined(void **state)
 {
     (void)state;
@@ -422,6 +431,7 @@ int main(void)
         cmocka_unit_test(roberta_relu_hidden_states),
         cmocka_unit_test(xlmr_hidden_states),
         cmocka_unit_test(embeddings_equal_the_reference),
+        cmocka_unit_test(embeddings_in_bf16_are_close_to_the_reference),
         cmocka_unit_test(six_poolings_alone_and_joined),
         cmocka_unit_test(classifier_logits),
         cmocka_unit_test(pooling_leaves_out_the_prompt),

@@ -206,6 +206,7 @@ static void check_fixture(const char *folder, const char *golden_path)
         for (int threads = LT_ROUNDS(1, 2); threads <= 2; threads++) {
             lattice_model_options options = lattice_model_options_default();
             options.isa = sets[s]->isa;
+            options.compute = LATTICE_COMPUTE_F32;
             opened o = open_with(folder, threads, &options);
             assert_int_equal(o.info.max_length, g.max_length);
             check_cases(&o, &g);

@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "backend/backend.h"
+#include "backend/cpu/kernels.h"
 
 /* Tensors of no file: lt_plan_check looks at types and shapes only. */
 static lt_tensor matrix = { .dtype = LT_F32, .rank = 2, .shape = { 6, 4 }, .n_elements = 24, .name = { "w", 1 } };
@@ -555,6 +556,19 @@ static void backend_refuses_what_it_cannot_run(void **state)
     assert_non_null(strstr(err.message, "sse9"));
     assert_non_null(strstr(err.message, "scalar"));
     assert_int_equal(lt_cpu_backend_create(runtime, NULL, LATTICE_COMPUTE_INT8, &backend, &err), LATTICE_ERR_UNSUPPORTED);
+    size_t n_sets;
+    const lt_kernels *const *sets = lt_kernels_available(&n_sets);
+    for (size_t i = 0; i < n_sets; i++) {
+        lattice_status status = lt_cpu_backend_create(runtime, sets[i]->isa, LATTICE_COMPUTE_BF16, &backend, &err);
+        if (sets[i]->bf16) {
+            assert_ok_err(status, &err);
+            backend->free(backend);
+            continue;
+        }
+        assert_int_equal(status, LATTICE_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "bf16 needs the instruction set"));
+        for (size_t k = 0; k < n_sets; k++) assert_non_null(strstr(err.message, sets[k]->isa)); /* what there is */
+    }
     lattice_runtime_free(runtime);
 }
 

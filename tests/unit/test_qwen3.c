@@ -24,6 +24,13 @@ static void embeddings_prompts_and_cuts_equal_the_reference(void **state)
     on_every_set(FIXTURE("qwen3-embedding-hd80-sharded-bf16"), check_embeddings);
 }
 
+static void embeddings_in_bf16_are_close_to_the_reference(void **state)
+{
+    (void)state;
+    on_every_bf16_set(FIXTURE("qwen3-embedding"), check_cosines);
+    on_every_bf16_set(FIXTURE("qwen3-embedding-hd80-sharded-bf16"), check_cosines);
+}
+
 /* The row of a sequence's last token is the one selected. */
 static void batch_add_last(test_batch *b, const golden_case *c)
 {
@@ -512,6 +519,7 @@ int main(void)
         cmocka_unit_test(small_heads_hidden_states),
         cmocka_unit_test(biased_sharded_bf16_hidden_states),
         cmocka_unit_test(embeddings_prompts_and_cuts_equal_the_reference),
+        cmocka_unit_test(embeddings_in_bf16_are_close_to_the_reference),
         cmocka_unit_test(last_logits_equal_the_reference),
         cmocka_unit_test(scores_are_the_logits_of_no_and_yes),
         cmocka_unit_test(equal_length_batches_keep_the_causal_mask),

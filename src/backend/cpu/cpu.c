@@ -352,7 +352,7 @@ static const lt_kernels *choose_arithmetic(const lt_cpu_backend *cpu, const lt_p
 {
     const lt_kernels *bf16 = cpu->kernels->bf16;
     if (cpu->compute == LATTICE_COMPUTE_BF16) return bf16;
-    if (cpu->compute == LATTICE_COMPUTE_F32 || !bf16 || bf16->bf16_emulated) return cpu->kernels;
+    if (cpu->compute == LATTICE_COMPUTE_F32 || !lt_kernels_bf16_is_fast(cpu->kernels)) return cpu->kernels;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const lt_op *op = &plan->ops[i];
         if (op->code == LT_OP_LINEAR && lt_dtype_size(plan->weights[op->weight[0]].dtype) != 2) return cpu->kernels;

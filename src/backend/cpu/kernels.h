@@ -167,7 +167,6 @@ struct lt_kernels {
     const char *isa;         /* "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16" */
     lattice_compute compute; /* F32 or BF16 */
     const lt_kernels *bf16;  /* of the F32 table: the same set's kernels for bfloat16, or NULL */
-    bool bf16_emulated;      /* of the BF16 table: in portable C, to be chosen for its results only */
     size_t nr;               /* columns of a panel */
     size_t mr;               /* rows of a micro-tile: row tiles are best a multiple of it */
     size_t tile_rows;        /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
@@ -188,6 +187,8 @@ static inline size_t lt_panel_rows(const lt_kernels *kernels, size_t k)
 /* The sets that this build has and this CPU (cpuid) and operating system (xgetbv) allow, best first; *n receives their number.
  * The scalar set is always there, last. All are the float32 tables. */
 const lt_kernels *const *lt_kernels_available(size_t *n);
+/* Does the set's bfloat16 take less time than its float32 on this CPU? */
+bool lt_kernels_bf16_is_fast(const lt_kernels *kernels);
 /* By name; NULL or "auto": the best; NULL returned: not built in or not available. */
 const lt_kernels *lt_kernels_find(const char *isa);
 

@@ -443,11 +443,9 @@ static void attention_pairs(const lt_attention *a)
 }
 
 static const lt_kernels bf16_kernels = {
-    LT_COMMON_KERNELS(LT_ISA),     .compute = LATTICE_COMPUTE_BF16,
-    .bf16_emulated = LT_VL == 1,   .attention_scratch = attention_scratch_pairs,
-    .pack_panel = pack_pair_panel, .round_rows = round_rows,
-    .linear = linear_pairs,        .attention = attention_pairs,
-    .peak_flop = peak_flop_pairs,
+    LT_COMMON_KERNELS(LT_ISA),     .compute = LATTICE_COMPUTE_BF16, .attention_scratch = attention_scratch_pairs,
+    .pack_panel = pack_pair_panel, .round_rows = round_rows,        .linear = linear_pairs,
+    .attention = attention_pairs,  .peak_flop = peak_flop_pairs,
 };
 #define LT_BF16_KERNELS &bf16_kernels
 #else
