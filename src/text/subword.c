@@ -479,7 +479,8 @@ lattice_status lt_subword_encode(const lt_subword *model, lt_subword_scratch *sc
     size_t first = out->n;
     bool translated = model->byte_level && model->type != LT_BPE;
     LT_TRY((translated ? encode_translated : encode_kind)(model, scratch, span, size, out, err));
-    lt_word_cache_put(&scratch->cache, span, size, out->data + first, out->n - first);
+    const lt_piece *pieces = out->n > first ? out->data + first : NULL; /* a word of units without tokens gives none */
+    lt_word_cache_put(&scratch->cache, span, size, pieces, out->n - first);
     if (size > 65536) trim(scratch);
     return LATTICE_OK;
 }

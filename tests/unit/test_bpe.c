@@ -157,6 +157,18 @@ static void bpe_reads_merges_written_as_strings(void **state)
                 });
 }
 
+/* The first word finds nothing to stand on: an empty list without memory of its own. Found by fuzzing. */
+static void bpe_without_an_unknown_token_gives_nothing_for_unlisted_units(void **state)
+{
+    (void)state;
+    CHECK_MODEL("{'type': 'BPE', 'vocab': {'a': 0, 'b': 1, 'ab': 2}, 'merges': [['a', 'b']]}", false,
+                {
+                    WORD("x", ""),
+                    WORD("xx", ""),
+                    WORD("xab", "2:0:2"), /* Hugging Face counts what it drops in no range */
+                });
+}
+
 static void bpe_falls_back_to_bytes_with_the_range_of_their_character(void **state)
 {
     (void)state;
@@ -346,6 +358,7 @@ int main(void)
         cmocka_unit_test(bpe_takes_a_word_that_is_a_token_as_it_is_if_ignore_merges),
         cmocka_unit_test(bpe_gives_a_pair_listed_twice_its_later_rank),
         cmocka_unit_test(bpe_reads_merges_written_as_strings),
+        cmocka_unit_test(bpe_without_an_unknown_token_gives_nothing_for_unlisted_units),
         cmocka_unit_test(bpe_falls_back_to_bytes_with_the_range_of_their_character),
         cmocka_unit_test(bpe_falls_back_only_where_all_bytes_are_tokens),
         cmocka_unit_test(bpe_uses_prefix_and_suffix_of_units),
