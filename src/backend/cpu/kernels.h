@@ -187,8 +187,6 @@ static inline size_t lt_panel_rows(const lt_kernels *kernels, size_t k)
 /* The sets that this build has and this CPU (cpuid) and operating system (xgetbv) allow, best first; *n receives their number.
  * The scalar set is always there, last. All are the float32 tables. */
 const lt_kernels *const *lt_kernels_available(size_t *n);
-/* Does the set's bfloat16 take less time than its float32 on this CPU? */
-bool lt_kernels_bf16_is_fast(const lt_kernels *kernels);
 /* By name; NULL or "auto": the best; NULL returned: not built in or not available. */
 const lt_kernels *lt_kernels_find(const char *isa);
 

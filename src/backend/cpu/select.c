@@ -36,13 +36,6 @@ static size_t first_available(void)
     return AVX512_BF16;
 }
 
-/* AMD's cores issue a vdpbf16ps as often as a multiply-add; Intel's, of the fourth and fifth Xeon generation, every fourth cycle:
- * 78 GFLOP/s a core were measured, beside 160 in float32. */
-static bool multiplies_bf16_fast(void)
-{
-    uint32_t a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
-}
 #elif defined(__aarch64__)
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -75,10 +68,6 @@ static size_t first_available(void)
     return has_bf16() ? 0 : 1;
 }
 
-static bool multiplies_bf16_fast(void)
-{
-    return true;
-}
 #else
 static const lt_kernels *const all_sets[] = { &lt_kernels_scalar };
 
@@ -87,10 +76,6 @@ static size_t first_available(void)
     return 0;
 }
 
-static bool multiplies_bf16_fast(void)
-{
-    return false;
-}
 #endif
 
 const lt_kernels *const *lt_kernels_available(size_t *n)
@@ -109,9 +94,4 @@ const lt_kernels *lt_kernels_find(const char *isa)
         if (!strcmp(isa, sets[i]->isa)) return sets[i];
     }
     return NULL;
-}
-
-bool lt_kernels_bf16_is_fast(const lt_kernels *kernels)
-{
-    return kernels->bf16 && kernels != &lt_kernels_scalar && multiplies_bf16_fast();
 }
