@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "model/bind.h"
+#include "model/decoder.h"
 #include "model/family.h"
 
 typedef struct recorder {
@@ -208,25 +209,6 @@ static lattice_status linear_attention(recorder *r, size_t layer, int h, int *x)
 
 /* ------------------------------------------------------------------ layers */
 
-/* act(h gateᵀ) ⊙ h upᵀ */
-static lattice_status gate_up(recorder *r, size_t layer, int h, int *out)
-{
-    const lt_config *c = r->config;
-    char gate[NAME], up[NAME];
-    snprintf(gate, NAME, "layers.%zu.mlp.gate_proj.weight", layer);
-    snprintf(up, NAME, "layers.%zu.mlp.up_proj.weight", layer);
-    const char *names[2] = { gate, up };
-    const size_t rows[2] = { c->intermediate_size, c->intermediate_size };
-    lt_op op = lt_op_new(LT_OP_LINEAR);
-    LT_TRY(lt_bind_joined(&r->binder, names, 2, rows, r->hidden, 2, &op.weight[0]));
-    op.glu = true;
-    op.activation = c->activation;
-    op.in[0] = lt_all(h);
-    op.out[0] = *out = lt_plan_value(r->plan, LT_ROWS_TOKENS, c->intermediate_size, "intermediate");
-    lt_plan_op(r->plan, op);
-    return LATTICE_OK;
-}
-
 /* *x to the next *x. The trace shows the last layer after the final norm, so that is where its mark is. */
 static lattice_status decoder_layer(recorder *r, size_t layer, int *x)
 {
@@ -241,7 +223,7 @@ static lattice_status decoder_layer(recorder *r, size_t layer, int *x)
         LT_TRY(linear_attention(r, layer, h, x));
     snprintf(name, NAME, "layers.%zu.post_attention_layernorm.weight", layer);
     LT_TRY(rms_norm(r, name, *x, 0, &h));
-    LT_TRY(gate_up(r, layer, h, &intermediate));
+    LT_TRY(lt_record_gate_up(&r->binder, r->config, layer, h, &intermediate));
     snprintf(name, NAME, "layers.%zu.mlp.down_proj.weight", layer);
     return project(r, name, intermediate, c->intermediate_size, *x, layer + 1 < c->n_layers ? (int)layer + 2 : 0, x);
 }
