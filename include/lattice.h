@@ -362,6 +362,10 @@ LATTICE_API void lattice_session_reset(lattice_session *session);
 /* The tokens that it holds, *n of them; valid until the session changes. */
 LATTICE_API const uint32_t *lattice_session_ids(const lattice_session *session, size_t *n);
 
+/* A session with the same tokens, that goes its own way from here. What was computed is shared, not copied, so a prefix that many
+ * prompts have in common is computed once. The session must not be in use meanwhile. */
+LATTICE_API lattice_status lattice_session_fork(const lattice_session *session, lattice_session **copy, lattice_error *err);
+
 /* Appends n >= 1 tokens of a prompt. More than max_length in all is LATTICE_ERR_TOO_LONG, an id outside the vocabulary is an
  * error; after any failure the session is as it was. */
 LATTICE_API lattice_status lattice_session_prefill(lattice_session *session, const uint32_t *ids, size_t n, lattice_error *err);
@@ -369,8 +373,36 @@ LATTICE_API lattice_status lattice_session_prefill(lattice_session *session, con
 /* Appends one token that was generated; otherwise as lattice_session_prefill. */
 LATTICE_API lattice_status lattice_session_step(lattice_session *session, uint32_t id, lattice_error *err);
 
-/* Logits of the token that follows, [vocab_size]; NULL while the session is empty. Valid until the session changes. */
+/* One session's part of a run. */
+typedef struct lattice_piece {
+    lattice_session *session;
+    const uint32_t *ids; /* [n] n >= 1 */
+    size_t n;
+    bool generated; /* not tokens of a prompt */
+    bool no_logits; /* what follows is not asked for, as inside of a prompt: the session has no logits then */
+} lattice_piece;
+
+/* Appends to n sessions of one model, each named once, in one run: prompts, parts of prompts and single tokens side by side.
+ * Together at most batch_tokens tokens (lattice_model_info) and 1024 sessions. What a session gets does not depend on the others,
+ * bit for bit; parts of a prompt give the same bits as the whole where they are cut at multiples of 64 tokens, else the same to
+ * rounding. All succeed or, after any failure, all are as they were. Only a session that is alone can be cancelled meanwhile. */
+LATTICE_API lattice_status lattice_sessions_append(const lattice_piece *pieces, size_t n, lattice_error *err);
+
+/* Logits of the token that follows, [vocab_size]; NULL while the session is empty or they were not asked for. Valid until the
+ * session changes. */
 LATTICE_API const float *lattice_session_logits(const lattice_session *session);
+
+/* A token and the natural logarithm of its probability under the logits as they are: no temperature, no penalties. */
+typedef struct lattice_logprob {
+    uint32_t id;
+    float logprob;
+} lattice_logprob;
+
+/* Of token `id` as the one that follows; and the n_top most likely ones, likeliest first, of equals the lowest id first. Either of
+ * logprob and top may be NULL. n_top over the vocabulary, an id outside it and a session without logits are
+ * LATTICE_ERR_INVALID_ARGUMENT. */
+LATTICE_API lattice_status lattice_session_logprobs(const lattice_session *session, uint32_t id, float *logprob,
+                                                    lattice_logprob *top, size_t n_top, lattice_error *err);
 
 /* Makes the call that runs on this session stop, or, when none does, the next one: within one token. From any thread. */
 LATTICE_API void lattice_session_cancel(lattice_session *session);
@@ -393,8 +425,8 @@ typedef struct lattice_sampling {
 LATTICE_API lattice_sampling lattice_sampling_default(const lattice_model *model);
 
 /* Chooses the token that follows; the session stays as it is. The choice depends on seed and position only, not on earlier calls.
- * An empty session and parameters out of range are LATTICE_ERR_INVALID_ARGUMENT. */
-LATTICE_API lattice_status lattice_session_sample(lattice_session *session, const lattice_sampling *sampling, uint32_t *id,
+ * A session without logits and parameters out of range are LATTICE_ERR_INVALID_ARGUMENT. */
+LATTICE_API lattice_status lattice_session_sample(const lattice_session *session, const lattice_sampling *sampling, uint32_t *id,
                                                   lattice_error *err);
 
 typedef enum lattice_finish {
@@ -405,6 +437,14 @@ typedef enum lattice_finish {
     LATTICE_FINISH_CANCELLED = 4, /* lattice_session_cancel, or the callback said so */
 } lattice_finish;
 
+/* A token that was generated. */
+typedef struct lattice_token {
+    uint32_t id;
+    float logprob;              /* with options.logprobs, else 0 */
+    const lattice_logprob *top; /* [n_top] the likeliest at its place; valid during the call */
+    size_t n_top;
+} lattice_token;
+
 typedef struct lattice_generate_options {
     lattice_sampling sampling;
     size_t max_tokens;        /* 0: until the session is full */
@@ -414,6 +454,10 @@ typedef struct lattice_generate_options {
     /* Receives the text as it comes, in whole characters; returning false stops. NULL: none. */
     bool (*on_text)(void *user, const char *text, size_t length);
     void *user;
+    bool logprobs;            /* report the logarithms of probabilities */
+    size_t top_logprobs;      /* and of so many alternatives at each place; implies logprobs */
+    /* Receives every new token, the end token included, before its text; returning false stops. NULL: none. */
+    bool (*on_token)(void *user, const lattice_token *token);
 } lattice_generate_options;
 
 LATTICE_API lattice_generate_options lattice_generate_options_default(const lattice_model *model);
@@ -425,6 +469,9 @@ typedef struct lattice_generation {
     size_t length;
     lattice_finish finish;
     lattice_session *owner;
+    float *logprobs;      /* [n] with options.logprobs, else NULL */
+    lattice_logprob *top; /* [n][n_top] */
+    size_t n_top;
 } lattice_generation;
 
 /* Generates from where a prefilled session stands. The session then holds the new tokens too, but for an end token. *out is
@@ -432,6 +479,31 @@ typedef struct lattice_generation {
 LATTICE_API lattice_status lattice_generate(lattice_session *session, const lattice_generate_options *options,
                                             lattice_generation *out, lattice_error *err);
 LATTICE_API void lattice_generation_free(lattice_generation *generation);
+
+/* A generation that is taken forward step by step, beside others: what lattice_generate does at one go. */
+typedef struct lattice_generator lattice_generator;
+
+/* On a session that nothing else changes until the generator is freed; freed before it. n ids of a prompt are appended first, in
+ * pieces; 0 where the session has been prefilled. Ids and stop strings are copied. Errors of the prompt are those of
+ * lattice_session_prefill. */
+LATTICE_API lattice_status lattice_generator_create(lattice_session *session, const uint32_t *ids, size_t n,
+                                                    const lattice_generate_options *options, lattice_generator **generator,
+                                                    lattice_error *err);
+LATTICE_API void lattice_generator_free(lattice_generator *generator);
+
+/* Takes n generators of one model forward in one run, but those that are done: a token each, and the next pieces of prompts, the
+ * first generators' first, while they fit max_tokens (0: the model's batch_tokens). Pieces are cut at multiples of 64 tokens. Calls
+ * back from the calling thread. A cancelled session ends its own generation before the run. After a failure all are as they were
+ * and the call may be repeated; but a generation that found no memory for its text is done. */
+LATTICE_API lattice_status lattice_generators_advance(lattice_generator *const *generators, size_t n, size_t max_tokens,
+                                                      lattice_error *err);
+
+/* Tokens of the prompt that are still to be appended. */
+LATTICE_API size_t lattice_generator_pending(const lattice_generator *generator);
+LATTICE_API bool lattice_generator_done(const lattice_generator *generator);
+
+/* What there is so far; `finish` is meaningful once it is done. Owned by the generator, valid until it is taken forward. */
+LATTICE_API const lattice_generation *lattice_generator_result(const lattice_generator *generator);
 
 /* "length", "end", "stop", "context" or "cancelled". */
 LATTICE_API const char *lattice_finish_text(lattice_finish finish);

@@ -182,6 +182,7 @@ void lattice_model_close(lattice_model *m)
 {
     if (!m) return;
     lt_workers_free(m->idle);
+    lt_steppers_free(m->mem, m->idle_steppers);
     lattice_tokenizer_close(m->tokenizer);
     for (size_t i = 0; i < m->n_dense; i++) lt_dense_free(m->mem, &m->dense[i]);
     lt_free(m->mem, m->dense);

@@ -1,7 +1,7 @@
 /* An open model from the inside: what model.c puts together and embed.c, dense.c, describe.c and bench.c use.
  *
- * A lattice_model is immutable once open, but for the workers below: working memory of one call of lattice_embed, kept between
- * calls so that embedding a short text again allocates nothing. */
+ * A lattice_model is immutable once open, but for the workers and steppers below: working memory of one call of
+ * lattice_embed, or of a run of sessions, kept between calls so that the next one allocates nothing. */
 #ifndef LT_ENGINE_MODEL_H
 #define LT_ENGINE_MODEL_H
 
@@ -23,6 +23,7 @@ typedef struct lt_dense_layer {
 } lt_dense_layer;
 
 typedef struct lt_worker lt_worker;
+typedef struct lt_stepper lt_stepper;
 
 struct lattice_model {
     lattice_runtime *runtime;
@@ -48,9 +49,10 @@ struct lattice_model {
     uint64_t n_parameters, weight_bytes, dense_bytes;
     bool thinks; /* the chat template mentions <think> */
 
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* of the lists */
     bool has_lock;
     lt_worker *idle;
+    lt_stepper *idle_steppers;
 };
 
 /* Floats of a pooled vector before the Dense modules, under `pooling` (0: the model's). */
@@ -72,6 +74,11 @@ void lt_dense_run(const lattice_model *model, const lt_dense_layer *layer, const
 
 /* Frees the list of idle workers. */
 void lt_workers_free(lt_worker *first);
+
+/* ------------------------------------------------------------------ runs of sessions: steps.c */
+
+/* Frees the list of idle ones. */
+void lt_steppers_free(const lattice_allocator *mem, lt_stepper *first);
 
 /* ------------------------------------------------------------------ conversations: chat.c */
 

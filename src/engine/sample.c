@@ -2,7 +2,8 @@
  *
  * Penalised logits lie in an array of candidates. Whatever keeps the most likely tokens only pops them from a heap, so that a
  * large vocabulary is never sorted; equal logits are ordered by id. The random number is a function of seed and position: a
- * choice can be repeated, and a conversation that is taken up again goes on as it would have. */
+ * choice can be repeated, and a conversation that is taken up again goes on as it would have. Where nothing but the most likely
+ * token is asked for, the logits are looked at as they are. */
 #include <math.h>
 #include <string.h>
 
@@ -19,6 +20,16 @@ lattice_sampling lattice_sampling_default(const lattice_model *model)
         s.min_p = (double)c->generation.min_p;
     }
     return s;
+}
+
+/* Logits divided by less could not be told apart from the most likely alone. */
+#define LEAST_TEMPERATURE 1e-6
+
+static lattice_status check_logits(const lattice_session *s, lattice_error *err)
+{
+    if (s->has_logits) return LATTICE_OK;
+    if (s->n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the session is empty: nothing follows");
+    return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the session has no logits: they were not asked for");
 }
 
 static lattice_status check_sampling(const lattice_sampling *s, lattice_error *err)
@@ -38,23 +49,23 @@ static lattice_status check_sampling(const lattice_sampling *s, lattice_error *e
 
 /* ------------------------------------------------------------------ penalties */
 
-static void fill_candidates(lattice_session *s, const lattice_sampling *o)
+static void fill_candidates(const lattice_session *s, const lattice_sampling *o, lt_stepper *t)
 {
     const size_t width = s->model->config.vocab_size;
-    lt_candidate *list = s->candidates;
+    lt_candidate *list = t->candidates;
     for (size_t i = 0; i < width; i++) list[i] = (lt_candidate){ s->logits[i], (uint32_t)i };
     if (o->repetition_penalty != 1) {
-        memset(s->counts, 0, width * sizeof *s->counts);
+        memset(t->counts, 0, width * sizeof *t->counts);
         const float penalty = (float)o->repetition_penalty;
         for (size_t i = 0; i < s->n; i++) {
             lt_candidate *c = &list[s->ids[i]];
-            if (s->counts[s->ids[i]]++ == 0) c->logit = c->logit > 0 ? c->logit / penalty : c->logit * penalty;
+            if (t->counts[s->ids[i]]++ == 0) c->logit = c->logit > 0 ? c->logit / penalty : c->logit * penalty;
         }
     }
     if (o->presence_penalty != 0 || o->frequency_penalty != 0) {
-        memset(s->counts, 0, width * sizeof *s->counts);
+        memset(t->counts, 0, width * sizeof *t->counts);
         for (size_t i = s->n_prompt; i < s->n; i++) {
-            double penalty = o->frequency_penalty + (s->counts[s->ids[i]]++ == 0 ? o->presence_penalty : 0);
+            double penalty = o->frequency_penalty + (t->counts[s->ids[i]]++ == 0 ? o->presence_penalty : 0);
             list[s->ids[i]].logit -= (float)penalty;
         }
     }
@@ -165,18 +176,74 @@ static uint32_t draw_from_few(lt_candidate *list, size_t n, const lattice_sampli
     return list[n - n_kept].id;
 }
 
-lattice_status lattice_session_sample(lattice_session *s, const lattice_sampling *sampling, uint32_t *id, lattice_error *err)
+static lattice_status sample(const lattice_session *s, const lattice_sampling *o, lt_stepper *t, uint32_t *id, lattice_error *err)
 {
     const size_t width = s->model->config.vocab_size;
-    if (s->n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the session is empty: nothing follows");
-    LT_TRY(check_sampling(sampling, err));
-    fill_candidates(s, sampling);
-    if (sampling->temperature < 1e-6) { /* logits divided by less could not be told apart from the most likely alone */
-        *id = most_likely(s->candidates, width);
+    if (!LT_GROW(s->mem, t->candidates, t->candidates_capacity, width) || !LT_GROW(s->mem, t->counts, t->counts_capacity, width))
+        return lt_no_memory(err, width * sizeof *t->candidates, "sampling");
+    fill_candidates(s, o, t);
+    if (o->temperature < LEAST_TEMPERATURE) {
+        *id = most_likely(t->candidates, width);
         return LATTICE_OK;
     }
-    const double chance = uniform(sampling->seed, s->n);
-    bool few = (sampling->top_k > 0 && sampling->top_k < width) || sampling->top_p < 1;
-    *id = few ? draw_from_few(s->candidates, width, sampling, chance) : draw_from_all(s->candidates, width, sampling, chance);
+    const double chance = uniform(o->seed, s->n);
+    const bool few = (o->top_k > 0 && o->top_k < width) || o->top_p < 1;
+    *id = few ? draw_from_few(t->candidates, width, o, chance) : draw_from_all(t->candidates, width, o, chance);
+    return LATTICE_OK;
+}
+
+lattice_status lattice_session_sample(const lattice_session *s, const lattice_sampling *sampling, uint32_t *id,
+                                      lattice_error *err)
+{
+    LT_TRY(check_logits(s, err));
+    LT_TRY(check_sampling(sampling, err));
+    const bool penalised =
+        sampling->repetition_penalty != 1 || sampling->presence_penalty != 0 || sampling->frequency_penalty != 0;
+    if (sampling->temperature < LEAST_TEMPERATURE && !penalised) {
+        size_t best = 0;
+        for (size_t i = 1; i < s->model->config.vocab_size; i++)
+            if (s->logits[i] > s->logits[best]) best = i;
+        *id = (uint32_t)best;
+        return LATTICE_OK;
+    }
+    lt_stepper *stepper;
+    LT_TRY(lt_stepper_take(s->model, &stepper, err));
+    lattice_status status = sample(s, sampling, stepper, id, err);
+    lt_stepper_give_back(s->model, stepper);
+    return status;
+}
+
+/* ------------------------------------------------------------------ probabilities */
+
+/* Keeps the likeliest of top[n] in order: the first of equals stays before. */
+static void take_candidate(lattice_logprob *top, size_t *n, size_t most, lattice_logprob next)
+{
+    size_t at = *n < most ? (*n)++ : most - 1;
+    for (; at > 0 && top[at - 1].logprob < next.logprob; at--) top[at] = top[at - 1];
+    top[at] = next;
+}
+
+lattice_status lattice_session_logprobs(const lattice_session *s, uint32_t id, float *logprob, lattice_logprob *top, size_t n_top,
+                                        lattice_error *err)
+{
+    const size_t width = s->model->config.vocab_size;
+    LT_TRY(check_logits(s, err));
+    if (id >= width || n_top > width)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "token id %u or %zu alternatives are outside the vocabulary of %zu",
+                       (unsigned)id, n_top, width);
+    float largest = s->logits[0];
+    double sum = 0;
+    for (size_t i = 1; i < width; i++)
+        if (s->logits[i] > largest) largest = s->logits[i];
+    for (size_t i = 0; i < width; i++) sum += exp((double)s->logits[i] - (double)largest);
+    const double shift = (double)largest + log(sum);
+    if (logprob) *logprob = (float)((double)s->logits[id] - shift);
+    if (!top || n_top == 0) return LATTICE_OK;
+    size_t n = 0;
+    for (size_t i = 0; i < width; i++) {
+        if (n < n_top || s->logits[i] > top[n_top - 1].logprob)
+            take_candidate(top, &n, n_top, (lattice_logprob){ (uint32_t)i, s->logits[i] });
+    }
+    for (size_t i = 0; i < n; i++) top[i].logprob = (float)((double)top[i].logprob - shift);
     return LATTICE_OK;
 }

@@ -12,16 +12,25 @@ lattice_session_options lattice_session_options_default(void)
     return (lattice_session_options){ 0 };
 }
 
-static lattice_status create(lattice_session *s, lattice_error *err)
+static lattice_status create(lattice_model *model, size_t max_length, lattice_session **session, lattice_error *err)
 {
-    const lattice_model *m = s->model;
-    const size_t width = m->config.vocab_size;
+    const size_t width = model->config.vocab_size;
+    *session = NULL;
+    lattice_session *s = lt_alloc_zero(model->mem, sizeof *s);
+    if (!s) return lt_no_memory(err, sizeof *s, "a session");
+    *s = (lattice_session){ .model = model, .mem = model->mem, .max_length = max_length };
     s->logits = lt_alloc_array(s->mem, width, sizeof *s->logits);
-    s->next = lt_alloc_array(s->mem, width, sizeof *s->next);
-    s->candidates = lt_alloc_array(s->mem, width, sizeof *s->candidates);
-    s->counts = lt_alloc_array(s->mem, width, sizeof *s->counts);
-    if (!s->logits || !s->next || !s->candidates || !s->counts) return lt_no_memory(err, width * sizeof(float), "a session");
-    return m->backend->states->create(m->program, &s->state, err);
+    *session = s;
+    return s->logits ? LATTICE_OK : lt_no_memory(err, width * sizeof *s->logits, "a session");
+}
+
+/* After `create` and whatever followed it: a session, or none and its memory released. */
+static lattice_status finish(lattice_session **session, lattice_status status)
+{
+    if (status == LATTICE_OK) return status;
+    lattice_session_free(*session);
+    *session = NULL;
+    return status;
 }
 
 lattice_status lattice_session_create(lattice_model *model, const lattice_session_options *options, lattice_session **session,
@@ -35,17 +44,25 @@ lattice_status lattice_session_create(lattice_model *model, const lattice_sessio
     if (most > model->max_positions)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a session of %zu tokens is more than the %zu that %s admits", most,
                        model->max_positions, model->folder);
-    lattice_session *s = lt_alloc_zero(model->mem, sizeof *s);
-    if (!s) return lt_no_memory(err, sizeof *s, "a session");
-    s->model = model;
-    s->mem = model->mem;
-    s->max_length = most ? most : model->max_positions;
-    lattice_status status = create(s, err);
-    if (status != LATTICE_OK) {
-        lattice_session_free(s);
-        return status;
-    }
-    *session = s;
+    lattice_status status = create(model, most ? most : model->max_positions, session, err);
+    if (status == LATTICE_OK) status = model->backend->states->create(model->program, &(*session)->state, err);
+    return finish(session, status);
+}
+
+lattice_status lattice_session_fork(const lattice_session *s, lattice_session **copy, lattice_error *err)
+{
+    lattice_status status = create(s->model, s->max_length, copy, err);
+    if (status != LATTICE_OK) return finish(copy, status);
+    lattice_session *c = *copy;
+    if (s->n > 0 && !LT_GROW(c->mem, c->ids, c->capacity, s->n))
+        return finish(copy, lt_no_memory(err, s->n * sizeof *c->ids, "token ids"));
+    status = s->model->backend->states->fork(s->state, &c->state, err);
+    if (status != LATTICE_OK) return finish(copy, status);
+    if (s->n > 0) memcpy(c->ids, s->ids, s->n * sizeof *c->ids);
+    if (s->has_logits) memcpy(c->logits, s->logits, s->model->config.vocab_size * sizeof *c->logits);
+    c->n = s->n;
+    c->n_prompt = s->n_prompt;
+    c->has_logits = s->has_logits;
     return LATTICE_OK;
 }
 
@@ -55,10 +72,6 @@ void lattice_session_free(lattice_session *s)
     s->model->backend->states->free(s->state);
     lt_free(s->mem, s->ids);
     lt_free(s->mem, s->logits);
-    lt_free(s->mem, s->next);
-    lt_free(s->mem, s->positions);
-    lt_free(s->mem, s->candidates);
-    lt_free(s->mem, s->counts);
     lt_free(s->mem, s);
 }
 
@@ -66,6 +79,7 @@ void lattice_session_reset(lattice_session *s)
 {
     (void)s->model->backend->states->truncate(s->state, 0, NULL); /* to nothing always succeeds */
     s->n = s->n_prompt = 0;
+    s->has_logits = false;
 }
 
 const uint32_t *lattice_session_ids(const lattice_session *s, size_t *n)
@@ -76,7 +90,7 @@ const uint32_t *lattice_session_ids(const lattice_session *s, size_t *n)
 
 const float *lattice_session_logits(const lattice_session *s)
 {
-    return s->n > 0 ? s->logits : NULL;
+    return s->has_logits ? s->logits : NULL;
 }
 
 void lattice_session_cancel(lattice_session *s)
@@ -91,101 +105,41 @@ bool lt_session_take_cancel(lattice_session *s)
 
 /* ------------------------------------------------------------------ tokens */
 
-/* Runs n tokens behind the `past` of the state; the logits of the last one go to s->next. */
-static lattice_status run_piece(lattice_session *s, const uint32_t *ids, size_t past, size_t n, lattice_error *err)
-{
-    const lattice_model *m = s->model;
-    const size_t starts[2] = { 0, n }, last = n - 1;
-    LT_TRY(m->backend->states->reserve(s->state, n, err));
-    for (size_t i = 0; i < n; i++) s->positions[i] = (uint32_t)(past + i);
-    lt_batch batch = {
-        .n_tokens = n,
-        .n_seqs = 1,
-        .n_out = 1,
-        .ids = ids,
-        .positions = s->positions,
-        .seq_starts = starts,
-        .out_rows = &last,
-        .past_lens = &past,
-        .states = &s->state,
-    };
-    const lt_run_hooks hooks = { .cancel = &s->cancel };
-    LT_TRY(m->backend->run(m->program, &batch, LT_TAIL_LOGITS, s->next, &hooks, err));
-    if (!m->kernels->all_finite(s->next, m->config.vocab_size)) {
-        m->backend->states->discard(s->state);
-        return lt_fail(err, LATTICE_ERR_NOT_FINITE,
-                       "%s: the logits of token %zu are not finite; checking the model names a weight at fault", m->folder,
-                       past + n);
-    }
-    m->backend->states->commit(s->state);
-    return LATTICE_OK;
-}
-
 static lattice_status run_pieces(lattice_session *s, const uint32_t *ids, size_t n, lt_state **before, lattice_error *err)
 {
     const lattice_model *m = s->model;
-    const size_t budget = m->batch_tokens;
-    for (size_t done = 0, piece; done < n; done += piece) {
-        size_t past = s->n + done;
-        piece = n - done;
-        if (piece > budget) {
-            piece = budget;
-            if ((past + piece) / 64 * 64 > past) piece = (past + piece) / 64 * 64 - past;
-            if (!*before) LT_TRY(m->backend->states->fork(s->state, before, err));
-        }
-        LT_TRY(run_piece(s, ids + done, past, piece, err));
+    for (size_t done = 0, length; done < n; done += length) {
+        length = lt_piece_length(s->n, n - done, m->batch_tokens);
+        const bool last = done + length == n;
+        if (!last && !*before) LT_TRY(m->backend->states->fork(s->state, before, err));
+        const lattice_piece piece = { .session = s, .ids = ids + done, .n = length, .no_logits = !last };
+        LT_TRY(lt_sessions_run(&piece, 1, &s->cancel, err));
     }
-    return LATTICE_OK;
-}
-
-static lattice_status check_ids(const lattice_session *s, const uint32_t *ids, size_t n, lattice_error *err)
-{
-    const size_t width = s->model->config.vocab_size;
-    if (n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the prompt has no tokens");
-    if (n > s->max_length - s->n)
-        return lt_fail(err, LATTICE_ERR_TOO_LONG, "%zu tokens behind %zu are more than the %zu that the session holds", n, s->n,
-                       s->max_length);
-    for (size_t i = 0; i < n; i++) {
-        if (ids[i] >= width)
-            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "token id %u is outside the model's vocabulary of %zu",
-                           (unsigned)ids[i], width);
-    }
-    return LATTICE_OK;
-}
-
-lattice_status lt_session_append(lattice_session *s, const uint32_t *ids, size_t n, bool generated, lattice_error *err)
-{
-    LT_TRY(check_ids(s, ids, n, err));
-    const size_t budget = s->model->batch_tokens;
-    if (!LT_GROW(s->mem, s->ids, s->capacity, s->n + n) ||
-        !LT_GROW(s->mem, s->positions, s->positions_capacity, n < budget ? n : budget))
-        return lt_no_memory(err, n * sizeof *s->ids, "token ids");
-    lt_state *before = NULL;
-    lattice_status status = run_pieces(s, ids, n, &before, err);
-    if (status != LATTICE_OK) {
-        if (before) {
-            s->model->backend->states->free(s->state);
-            s->state = before;
-        }
-        if (status == LATTICE_ERR_CANCELLED) lt_session_take_cancel(s);
-        return status;
-    }
-    s->model->backend->states->free(before);
-    float *logits = s->next;
-    s->next = s->logits;
-    s->logits = logits;
-    memcpy(s->ids + s->n, ids, n * sizeof *ids);
-    s->n += n;
-    if (!generated) s->n_prompt = s->n;
     return LATTICE_OK;
 }
 
 lattice_status lattice_session_prefill(lattice_session *s, const uint32_t *ids, size_t n, lattice_error *err)
 {
-    return lt_session_append(s, ids, n, false, err);
+    LT_TRY(lt_session_check_ids(s, ids, n, err));
+    const size_t length = s->n, n_prompt = s->n_prompt;
+    const bool has_logits = s->has_logits;
+    lt_state *before = NULL;
+    lattice_status status = run_pieces(s, ids, n, &before, err);
+    if (status == LATTICE_OK || !before) {
+        s->model->backend->states->free(before);
+    } else { /* only the last piece writes logits: they are still those of before */
+        s->model->backend->states->free(s->state);
+        s->state = before;
+        s->n = length;
+        s->n_prompt = n_prompt;
+        s->has_logits = has_logits;
+    }
+    if (status == LATTICE_ERR_CANCELLED) lt_session_take_cancel(s);
+    return status;
 }
 
 lattice_status lattice_session_step(lattice_session *s, uint32_t id, lattice_error *err)
 {
-    return lt_session_append(s, &id, 1, true, err);
+    const lattice_piece piece = { .session = s, .ids = &id, .n = 1, .generated = true };
+    return lattice_sessions_append(&piece, 1, err);
 }

@@ -1,4 +1,5 @@
-/* A session from the inside: session.c keeps it, sample.c chooses its next token, generate.c goes on with it. */
+/* A session from the inside: session.c keeps it, steps.c appends to several at once, sample.c chooses the next token, generate.c
+ * goes on with it. */
 #ifndef LT_ENGINE_SESSION_H
 #define LT_ENGINE_SESSION_H
 
@@ -17,19 +18,40 @@ struct lattice_session {
     lt_state *state;
     uint32_t *ids; /* [n] */
     size_t n, capacity;
-    size_t n_prompt; /* tokens up to the end of the last prefill: those behind it were generated */
-    float *logits;   /* [vocab_size] of the token that follows, when n > 0 */
-    float *next;     /* [vocab_size] for a run; the two change places when it has succeeded */
-    uint32_t *positions;
-    size_t positions_capacity;
-    lt_candidate *candidates; /* [vocab_size] sampling's working memory */
-    uint32_t *counts;         /* [vocab_size] */
-    bool cancel;              /* read and written atomically */
+    size_t n_prompt; /* tokens up to the end of the last prompt: those behind it were generated */
+    float *logits;   /* [vocab_size] of the token that follows, if has_logits */
+    bool has_logits;
+    bool cancel; /* read and written atomically */
 };
 
-/* Appends tokens; `generated`: they are not of a prompt. */
-lattice_status lt_session_append(lattice_session *session, const uint32_t *ids, size_t n, bool generated, lattice_error *err);
+/* Working memory of one call that runs or samples, kept by the model between calls. */
+struct lt_stepper {
+    lt_stepper *next;
+    uint32_t *ids, *positions; /* of the run's tokens */
+    size_t ids_capacity, positions_capacity;
+    size_t *starts, *past_lens, *out_rows; /* of its sequences */
+    size_t starts_capacity, past_lens_capacity, out_rows_capacity;
+    lt_state **states;
+    size_t states_capacity;
+    float *rows; /* [n_out][vocab_size] */
+    size_t rows_capacity;
+    lt_candidate *candidates; /* [vocab_size] */
+    uint32_t *counts;         /* [vocab_size] */
+    size_t candidates_capacity, counts_capacity;
+};
+
+/* Takes an idle stepper of the model, or makes one; every one that is taken is given back. */
+lattice_status lt_stepper_take(lattice_model *model, lt_stepper **stepper, lattice_error *err);
+void lt_stepper_give_back(lattice_model *model, lt_stepper *stepper);
+
+/* Are n tokens more admissible? */
+lattice_status lt_session_check_ids(const lattice_session *session, const uint32_t *ids, size_t n, lattice_error *err);
+/* lattice_sessions_append with everything checked. `cancel` may be NULL. */
+lattice_status lt_sessions_run(const lattice_piece *pieces, size_t n, const bool *cancel, lattice_error *err);
 /* Was it cancelled? The mark is taken away. */
 bool lt_session_take_cancel(lattice_session *session);
+/* Tokens of a piece behind `past`, of the `rest` of a prompt and within a budget of at least one: it ends where positions are
+ * multiples of 64 or with the prompt, wherever the budget allows that. */
+size_t lt_piece_length(size_t past, size_t rest, size_t budget);
 
 #endif
