@@ -41,7 +41,8 @@ extern "C" {
     X(ERR_NOT_FINITE, 8, "result is not finite")                                 \
     X(ERR_DEVICE, 9, "device failed")                                            \
     X(ERR_CANCELLED, 10, "cancelled")                                            \
-    X(ERR_INTERNAL, 11, "internal error")
+    X(ERR_INTERNAL, 11, "internal error")                                        \
+    X(ERR_BUSY, 12, "queue is full")
 
 typedef enum lattice_status {
 #define X(name, value, text) LATTICE_##name = (value),
@@ -261,6 +262,7 @@ typedef struct lattice_embed_options {
     bool (*progress)(void *user, size_t done, size_t total);
     void *progress_user;
     size_t first_index;      /* number that errors give to the first text: for callers that embed a long list in pieces */
+    bool truncate_left;      /* a text that is cut loses its beginning */
 } lattice_embed_options;
 
 LATTICE_API lattice_embed_options lattice_embed_options_default(void);

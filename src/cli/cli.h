@@ -28,6 +28,7 @@ extern const cli_command cli_tokenize_command;
 extern const cli_command cli_inspect_command;
 extern const cli_command cli_bench_command;
 extern const cli_command cli_version_command;
+extern const cli_command cli_serve_command;
 extern const cli_command cli_pull_command;
 extern const cli_command cli_completions_command;
 

@@ -12,6 +12,9 @@ static const cli_command *const commands[] = {
     &cli_perplexity_command,
     &cli_tokenize_command,
     &cli_inspect_command,
+#ifdef LATTICE_SERVER
+    &cli_serve_command,
+#endif
 #ifdef LATTICE_PULL
     &cli_pull_command,
 #endif

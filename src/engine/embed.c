@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/batch.h"
+#include "engine/embed.h"
 #include "engine/lower_case.h"
 #include "engine/model.h"
 
@@ -24,8 +24,7 @@ struct lt_worker {
     lt_buf text;
     lt_window windows[2];
     lt_packer packer;
-    float *rows[2]; /* pooled vectors, and Dense outputs in turns */
-    size_t rows_capacity[2];
+    lt_embed_rows rows;
 };
 
 /* What a call asks for, resolved against the model. */
@@ -53,10 +52,8 @@ static void worker_free(lt_worker *w)
     lt_scratch_free(w->scratch);
     lt_tokens_free(&w->tokens);
     lt_buf_free(&w->text);
-    for (int i = 0; i < 2; i++) {
-        lt_window_free(&w->windows[i]);
-        lt_free(mem, w->rows[i]);
-    }
+    for (int i = 0; i < 2; i++) lt_window_free(&w->windows[i]);
+    lt_embed_rows_free(mem, &w->rows);
     lt_packer_free(&w->packer);
     lt_free(mem, w);
 }
@@ -96,14 +93,9 @@ static lattice_status worker_take(lattice_model *model, lt_worker **worker, latt
 
 static void worker_return(lattice_model *model, lt_worker *w)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (w->windows[i].ids_capacity > kept_ids) lt_window_free(&w->windows[i]);
-        if (w->rows_capacity[i] > kept_floats) {
-            lt_free(model->mem, w->rows[i]);
-            w->rows[i] = NULL;
-            w->rows_capacity[i] = 0;
-        }
-    }
+    if (w->rows.capacity[0] > kept_floats || w->rows.capacity[1] > kept_floats) lt_embed_rows_free(model->mem, &w->rows);
     if (w->packer.ids_capacity > kept_ids) lt_packer_free(&w->packer);
     if (w->tokens.capacity > kept_ids) {
         lt_tokens_free(&w->tokens);
@@ -265,6 +257,7 @@ static lattice_status add_text(const embed_job *job, lt_worker *w, lt_window *wi
     lt_encode_options encode = { .add_special = true,
                                  .literal = job->options.literal,
                                  .max_length = job->options.truncate ? job->max_length : 0,
+                                 .truncate_left = job->options.truncate_left,
                                  .no_spans = true };
     lt_tokens *tokens = &w->tokens;
     LT_TRY(lt_tokenizer_encode(lt_tokenizer_of(job->model->tokenizer), w->scratch, text, NULL, &encode, tokens, err));
@@ -360,26 +353,41 @@ static lattice_status finish_batch(embed_job *job, lt_worker *w, const lt_window
     return LATTICE_OK;
 }
 
-static lattice_status run_batch(embed_job *job, lt_worker *w, const lt_window *window, lattice_error *err)
+lattice_status lt_embed_forward(lattice_model *model, const lt_batch *batch, lt_embed_rows *memory, const float **rows,
+                                size_t *width, lattice_error *err)
 {
-    lattice_model *model = job->model;
-    lt_batch *batch = &w->packer.batch;
-    batch->pooling = job->options.pooling ? job->options.pooling : model->sentence.pooling;
-    size_t width = job->pooled_width;
+    *width = lt_model_pooled_width(model, batch->pooling);
     for (size_t i = 0; i <= (model->n_dense > 0); i++) {
-        size_t widest = i == 0 ? width : 0, floats;
+        size_t widest = i == 0 ? *width : 0, floats;
         for (size_t d = 0; d < model->n_dense; d++)
             if (model->dense[d].out_features > widest) widest = model->dense[d].out_features;
-        if (!lt_mul(batch->n_seqs, widest, &floats) || !LT_GROW(model->mem, w->rows[i], w->rows_capacity[i], floats))
+        if (!lt_mul(batch->n_seqs, widest, &floats) || !LT_GROW(model->mem, memory->data[i], memory->capacity[i], floats))
             return lt_no_memory(err, widest * sizeof(float), "pooled vectors");
     }
-    LT_TRY(model->backend->run(model->program, batch, LT_TAIL_POOLED, w->rows[0], NULL, err));
+    LT_TRY(model->backend->run(model->program, batch, LT_TAIL_POOLED, memory->data[0], NULL, err));
     size_t at = 0;
     for (size_t d = 0; d < model->n_dense; d++, at = 1 - at) {
-        lt_dense_run(model, &model->dense[d], w->rows[at], batch->n_seqs, w->rows[1 - at]);
-        width = model->dense[d].out_features;
+        lt_dense_run(model, &model->dense[d], memory->data[at], batch->n_seqs, memory->data[1 - at]);
+        *width = model->dense[d].out_features;
     }
-    return finish_batch(job, w, window, w->rows[at], width, err);
+    *rows = memory->data[at];
+    return LATTICE_OK;
+}
+
+void lt_embed_rows_free(const lattice_allocator *mem, lt_embed_rows *memory)
+{
+    for (int i = 0; i < 2; i++) lt_free(mem, memory->data[i]);
+    *memory = (lt_embed_rows){ 0 };
+}
+
+static lattice_status run_batch(embed_job *job, lt_worker *w, const lt_window *window, lattice_error *err)
+{
+    lt_batch *batch = &w->packer.batch;
+    batch->pooling = job->options.pooling ? job->options.pooling : job->model->sentence.pooling;
+    const float *rows;
+    size_t width;
+    LT_TRY(lt_embed_forward(job->model, batch, &w->rows, &rows, &width, err));
+    return finish_batch(job, w, window, rows, width, err);
 }
 
 static lattice_status run_window(embed_job *job, lt_worker *w, const lt_window *window, lattice_error *err)
@@ -472,4 +480,74 @@ lattice_status lattice_embed_ids(lattice_model *model, const lattice_ids *inputs
                       .out = out,
                       .usage = usage };
     return embed(&job, err);
+}
+
+/* ------------------------------------------------------------------ the parts of a call: embed.h */
+
+struct lt_embed_call {
+    embed_job job;
+};
+
+lattice_status lt_embed_call_create(lattice_model *model, const lattice_embed_options *options, bool by_ids, lt_embed_call **out,
+                                    lattice_error *err)
+{
+    static const lattice_ids none;
+    *out = NULL;
+    lt_embed_call *call = lt_alloc_zero(model->mem, sizeof *call);
+    if (!call) return lt_no_memory(err, sizeof *call, "a request");
+    call->job = (embed_job){ .model = model, .options = *options, .n = 1, .inputs = by_ids ? &none : NULL };
+    lt_worker *w = NULL;
+    lattice_status status = resolve(&call->job, err);
+    if (status == LATTICE_OK && call->job.prompt.len > 0) {
+        status = worker_take(model, &w, err);
+        if (status == LATTICE_OK) {
+            status = count_prompt_tokens(&call->job, w, err);
+            worker_return(model, w);
+        }
+    }
+    if (status != LATTICE_OK) {
+        lt_free(model->mem, call);
+        return status;
+    }
+    *out = call;
+    return LATTICE_OK;
+}
+
+void lt_embed_call_free(lt_embed_call *call)
+{
+    if (call) lt_free(call->job.model->mem, call);
+}
+
+size_t lt_embed_call_dim(const lt_embed_call *call)
+{
+    return call->job.dim;
+}
+
+size_t lt_embed_call_skip(const lt_embed_call *call)
+{
+    return call->job.prompt_skip;
+}
+
+lattice_status lt_embed_call_texts(lt_embed_call *call, const lattice_text *texts, size_t n, lt_window *window,
+                                   lattice_error *err)
+{
+    lt_worker *w;
+    LT_TRY(worker_take(call->job.model, &w, err));
+    call->job.texts = texts;
+    lattice_status status = LATTICE_OK;
+    for (size_t i = 0; i < n && status == LATTICE_OK; i++) status = add_text(&call->job, w, window, i, err);
+    worker_return(call->job.model, w);
+    return status;
+}
+
+lattice_status lt_embed_call_ids(lt_embed_call *call, const lattice_ids *inputs, size_t n, lt_window *window, lattice_error *err)
+{
+    call->job.inputs = inputs;
+    for (size_t i = 0; i < n; i++) LT_TRY(add_ids(&call->job, window, i, err));
+    return LATTICE_OK;
+}
+
+bool lt_embed_call_finish(const lt_embed_call *call, const float *row, float *out)
+{
+    return finish_vector(&call->job, row, out);
 }

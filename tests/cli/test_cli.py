@@ -100,7 +100,7 @@ class Usage(Case):
             out = self.done(*args).stdout
             for command in ("embed", "rerank", "logits", "tokenize", "inspect", "bench", "version"):
                 self.assertRegex(out, rf"(?m)^  {command} +\S")
-            for later in ("serve", "quantize"):
+            for later in ("quantize",):
                 self.assertNotRegex(out, rf"(?m)^  {later} ")
 
     def test_every_command_prints_its_options_with_defaults(self):

@@ -1,0 +1,110 @@
+/* Embedding for every API; see embedding.h. */
+#include "server/embedding.h"
+
+/* Answers of more floats than this are written beside the batches. */
+static const size_t long_floats = (size_t)64 << 10;
+
+static void embedding_free(void *opaque)
+{
+    lt_embedding *e = opaque;
+    const lattice_allocator *mem = e->exchange->server->mem;
+    lt_inputs_free(&e->inputs);
+    if (e->window.mem) lt_window_free(&e->window);
+    lt_embed_call_free(e->call);
+    lt_free(mem, e->vectors);
+    lt_free(mem, e);
+}
+
+lt_embedding *lt_embedding_create(lt_exchange *exchange)
+{
+    const lattice_allocator *mem = exchange->server->mem;
+    lt_embedding *e = lt_alloc_zero(mem, sizeof *e);
+    if (!e) {
+        lt_answer_error(exchange, LT_PROBLEM_BACKEND, NULL, "no memory for the request");
+        return NULL;
+    }
+    e->exchange = exchange;
+    e->options = lattice_embed_options_default();
+    lt_inputs_init(&e->inputs, mem);
+    lt_window_init(&e->window, mem);
+    exchange->call = e;
+    exchange->free_call = embedding_free;
+    return e;
+}
+
+static void on_done(lt_job *job)
+{
+    lt_embedding *e = (lt_embedding *)(void *)((char *)job - offsetof(lt_embedding, job));
+    lt_exchange *ex = e->exchange;
+    ex->queue_seconds = job->started > 0 ? job->started - job->submitted : 0;
+    ex->inference_seconds = job->seconds;
+    if (job->status == LATTICE_OK) {
+        ex->n_tokens = e->window.starts[e->window.n];
+        e->write(e);
+    } else {
+        lt_answer_status(ex, e->field, &job->err);
+    }
+    lt_exchange_finish(ex);
+}
+
+static lattice_status tokenize(lt_embedding *e, lattice_model *model, lattice_error *err)
+{
+    LT_TRY(lt_embed_call_create(model, &e->options, e->inputs.by_ids, &e->call, err));
+    if (!e->inputs.by_ids) return lt_embed_call_texts(e->call, e->inputs.texts, e->inputs.n, &e->window, err);
+    for (size_t i = 0; i < e->inputs.n; i++) {
+        size_t begin = i ? e->inputs.ends[i - 1] : 0;
+        lattice_ids ids = { e->inputs.ids + begin, e->inputs.ends[i] - begin };
+        LT_TRY(lt_embed_call_ids(e->call, &ids, 1, &e->window, err));
+    }
+    return LATTICE_OK;
+}
+
+/* Everything up to the queue; false: the answer (an error) is set. */
+static bool prepare(lt_embedding *e)
+{
+    lt_exchange *ex = e->exchange;
+    const lt_server *server = ex->server;
+    lt_str name = e->model_name ? lt_str_of(e->model_name) : (lt_str){ NULL, 0 };
+    e->model = lt_find_model(ex, name, lt_gives_vectors, "gives embeddings");
+    if (e->model < 0) return false;
+    if (e->inputs.n == 0) {
+        lt_answer_error(ex, LT_PROBLEM_INVALID, e->field, "'%s' is missing or empty: at least one text is needed", e->field);
+        return false;
+    }
+    if (e->inputs.n > server->options.max_client_batch) {
+        lt_answer_error(ex, LT_PROBLEM_BATCH, e->field, "%zu texts are more than the %zu that a request may have", e->inputs.n,
+                        server->options.max_client_batch);
+        return false;
+    }
+    e->options.truncate = e->truncation == LT_TRUNCATE_DEFAULT ? server->options.auto_truncate : e->truncation == LT_TRUNCATE_YES;
+    lattice_model *model = server->options.models[e->model].model;
+    lattice_error err = { 0 };
+    lattice_status status = tokenize(e, model, &err);
+    size_t n_vectors = 0, floats = 0;
+    if (status == LATTICE_OK) {
+        e->dim = e->tokens ? server->infos[e->model].hidden_size : lt_embed_call_dim(e->call);
+        n_vectors = e->tokens ? e->window.starts[e->window.n] : e->window.n;
+        if (!lt_mul(n_vectors, e->dim, &floats) || !(e->vectors = lt_alloc_array(server->mem, floats, sizeof *e->vectors)))
+            status = lt_no_memory(&err, floats, "the vectors");
+    }
+    if (status != LATTICE_OK) {
+        lt_answer_status(ex, e->field, &err);
+        return false;
+    }
+    e->job = (lt_job){ .model = model,
+                       .work = e->tokens ? LT_WORK_TOKENS : LT_WORK_VECTORS,
+                       .n = e->window.n,
+                       .starts = e->window.starts,
+                       .ids = e->window.ids,
+                       .types = e->window.types,
+                       .call = e->call,
+                       .out = e->vectors,
+                       .beside = floats > long_floats,
+                       .done = on_done };
+    return true;
+}
+
+void lt_embedding_run(lt_embedding *e)
+{
+    if (!prepare(e) || !lt_exchange_submit(e->exchange, &e->job)) lt_exchange_finish(e->exchange);
+}

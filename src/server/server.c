@@ -1,0 +1,58 @@
+/* The server as a whole: its models, the scheduler, the event loop. */
+#include "server/server.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "server/loop.h"
+
+int lt_find_model(lt_exchange *exchange, lt_str name, bool (*fits)(const lattice_model_info *info), const char *what)
+{
+    const lt_server *server = exchange->server;
+    for (size_t i = 0; i < server->options.n_models; i++) {
+        if (name.data ? lt_str_is(name, server->options.models[i].name) : fits(&server->infos[i])) {
+            if (fits(&server->infos[i])) return (int)i;
+            lt_answer_error(exchange, LT_PROBLEM_INVALID, "model", "model '%s' is not one that %s",
+                            server->options.models[i].name, what);
+            return -1;
+        }
+    }
+    if (name.data)
+        lt_answer_error(exchange, LT_PROBLEM_NO_MODEL, "model", "model '%.*s' does not exist; GET /v1/models lists those that do",
+                        LT_STR_ARG(name));
+    else
+        lt_answer_error(exchange, LT_PROBLEM_INVALID, "model", "no model served here %s", what);
+    return -1;
+}
+
+static lattice_status serve(lt_server *server, lattice_error *err)
+{
+    const lt_server_options *o = &server->options;
+    server->infos = lt_alloc_array(server->mem, o->n_models, sizeof *server->infos);
+    if (!server->infos) return lt_no_memory(err, o->n_models * sizeof *server->infos, "the list of models");
+    for (size_t i = 0; i < o->n_models; i++) lattice_model_get_info(o->models[i].model, &server->infos[i]);
+    const lt_scheduler_options options = { .batch_tokens = o->max_batch_tokens, .queue_tokens = o->max_queue_tokens };
+    LT_TRY(lt_scheduler_create(server->runtime, &options, &server->scheduler, err));
+    lt_loop *loop;
+    lattice_status status = lt_loop_create(server, &loop, err);
+    if (status == LATTICE_OK) lt_loop_run(loop);
+    lt_scheduler_free(server->scheduler);
+    lt_loop_free(loop);
+    return status;
+}
+
+lattice_status lt_server_run(lattice_runtime *runtime, const lt_server_options *options, lattice_error *err)
+{
+    lt_server *server = lt_alloc_zero(&lt_malloc_allocator, sizeof *server);
+    if (!server) return lt_no_memory(err, sizeof *server, "the server");
+    server->runtime = runtime;
+    server->mem = &lt_malloc_allocator;
+    server->options = *options;
+    server->metrics.started = lt_clock_seconds();
+    server->created = (uint64_t)time(NULL);
+    lattice_status status = serve(server, err);
+    lt_free(server->mem, server->infos);
+    lt_free(server->mem, server);
+    return status;
+}
