@@ -2,9 +2,14 @@
  * leftmost on a tie, until none is left.
  *
  * Merges are a hash table from the pair of ids to (rank, new id), sixteen bytes a slot, so that a look-up is one cache line.
- * A short word keeps the rank of every adjacent pair in an array that is scanned for its minimum; a long one sorts (rank, place)
- * of its pairs once and puts those that merging makes into a heap, where an entry whose pair has since changed is dropped when it
- * comes up: n symbols take O(n log n).
+ * A short word keeps the rank of every adjacent pair in an array that is scanned for its minimum; a longer one sorts (rank,
+ * place) of its pairs once and puts those that merging makes into a heap, where an entry whose pair has since changed is dropped
+ * when it comes up: n symbols take O(n log n).
+ *
+ * A word of more symbols than a window is merged window by window, in memory that stays in the cache. Windows overlap, and are
+ * joined where both have the same token. That is exact: a sequence of tokens is what merging makes of its text if and only if
+ * each two neighbours are what merging makes of theirs, because up to the first merge across a border either side goes through
+ * the same merges as it would alone. Windows without a token in common make the whole word start again with larger ones.
  * With byte-level spans the units are raw bytes, looked up by a table of 256 ids: texts are never put into GPT-2's alphabet. */
 #include "base/utf8.h"
 #include "text/byte_alphabet.h"
@@ -287,27 +292,29 @@ lattice_status lt_bpe_prepare(lt_subword *model, lattice_error *err)
     return LATTICE_OK;
 }
 
-/* ------------------------------------------------------------------ a word as symbols */
+/* ------------------------------------------------------------------ a word as units */
 
-typedef struct units {
+typedef struct reader {
     const lt_subword *model;
     lt_subword_scratch *scratch;
-    size_t n;
+    const uint8_t *word;
+    size_t size, at;  /* bytes; those before `at` are units already */
+    size_t n;         /* units that wait in the scratch */
     uint32_t unknown; /* bytes of the unknown token that waits to be joined; 0: none */
     lattice_error *err;
-} units;
+} reader;
 
-static bool add_symbol(units *u, uint32_t id, uint32_t length)
+static bool add_unit(reader *u, uint32_t id, uint32_t length)
 {
     lt_subword_scratch *s = u->scratch;
-    if (u->n == s->symbols_capacity && !LT_GROW(s->mem, s->symbols, s->symbols_capacity, u->n + 1)) return false;
-    s->symbols[u->n++] = (lt_symbol){ .id = id, .length = length };
+    if (u->n == s->units_capacity && !LT_GROW(s->mem, s->units, s->units_capacity, u->n + 1)) return false;
+    s->units[u->n++] = (lt_unit){ .id = id, .length = length };
     return true;
 }
 
 /* The unit's spelling in the vocabulary, into the scratch's text: in GPT-2's alphabet if byte-level, with the prefix inside a
  * word and the suffix at its end. */
-static bool spell_unit(units *u, const uint8_t *unit, size_t size, bool first, bool last)
+static bool spell_unit(reader *u, const uint8_t *unit, size_t size, bool first, bool last)
 {
     const lt_subword *model = u->model;
     lt_buf *text = &u->scratch->text;
@@ -323,7 +330,7 @@ static bool spell_unit(units *u, const uint8_t *unit, size_t size, bool first, b
     return !text->failed;
 }
 
-static bool find_unit(units *u, const uint8_t *unit, size_t size, bool first, bool last, uint32_t *id)
+static bool find_unit(reader *u, const uint8_t *unit, size_t size, bool first, bool last, uint32_t *id)
 {
     const lt_subword *model = u->model;
     bool plain = (first || model->prefix.len == 0) && (!last || model->suffix.len == 0);
@@ -339,7 +346,7 @@ static bool find_unit(units *u, const uint8_t *unit, size_t size, bool first, bo
 }
 
 /* The byte tokens of an unknown unit's spelling. *done false: one of them is missing, none is added. */
-static bool add_bytes(units *u, const uint8_t *unit, size_t size, bool first, bool last, bool *done)
+static bool add_bytes(reader *u, const uint8_t *unit, size_t size, bool first, bool last, bool *done)
 {
     const uint32_t *tokens = u->model->bpe.byte_tokens;
     *done = false;
@@ -350,66 +357,64 @@ static bool add_bytes(units *u, const uint8_t *unit, size_t size, bool first, bo
         if (tokens[bytes[i]] == LT_VOCAB_NO_ID) return true;
     }
     for (size_t i = 0; i < n; i++) {
-        if (!add_symbol(u, tokens[bytes[i]], i < size || !u->model->byte_level)) return false;
+        if (!add_unit(u, tokens[bytes[i]], i < size || !u->model->byte_level)) return false;
     }
     *done = true;
     return true;
 }
 
-static bool flush_unknown(units *u)
+static bool flush_unknown(reader *u)
 {
     if (u->unknown == 0) return true;
     uint32_t length = u->unknown;
     u->unknown = 0;
-    return add_symbol(u, u->model->unk_id, length);
+    return add_unit(u, u->model->unk_id, length);
 }
 
 /* An unknown unit: its bytes, else the unknown token (joined with the one before if fuse_unk), else nothing at all. A unit that
  * falls back to bytes goes before an unknown token that still waits, which is how Hugging Face orders them. */
-static lattice_status add_unknown(units *u, const uint8_t *unit, size_t size, bool first, bool last)
+static lattice_status add_unknown(reader *u, const uint8_t *unit, size_t size, bool first, bool last)
 {
     const lt_subword *model = u->model;
     if (model->bpe.byte_fallback) {
         bool done;
-        if (!add_bytes(u, unit, size, first, last, &done)) return lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+        if (!add_bytes(u, unit, size, first, last, &done)) return lt_no_memory(u->err, sizeof(lt_unit), "a word");
         if (done) return LATTICE_OK;
     }
     if (model->unk_token.data == NULL) return LATTICE_OK;
     if (model->unk_id == LT_VOCAB_NO_ID) return lt_subword_no_unknown(model, u->err);
-    if (!model->bpe.fuse_unk && !flush_unknown(u)) return lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+    if (!model->bpe.fuse_unk && !flush_unknown(u)) return lt_no_memory(u->err, sizeof(lt_unit), "a word");
     u->unknown += (uint32_t)size;
     return LATTICE_OK;
 }
 
-static lattice_status make_symbols(units *u, const uint8_t *word, size_t size)
+/* Reads on until `limit` units wait, or a few more, or the word ends. */
+static lattice_status read_units(reader *u, size_t limit)
 {
     const lt_subword *model = u->model;
-    for (size_t at = 0, length; at < size; at += length) {
+    const uint8_t *word = u->word;
+    for (size_t length; u->at < u->size && u->n < limit; u->at += length) {
+        size_t at = u->at;
         length = model->byte_level ? 1 : lt_utf8_size(word[at]);
-        if (length > size - at) length = size - at;
-        bool first = at == 0, last = at + length == size;
+        if (length > u->size - at) length = u->size - at;
+        bool first = at == 0, last = at + length == u->size;
         uint32_t id;
         if (!find_unit(u, word + at, length, first, last, &id)) return lt_no_memory(u->err, length, "a word");
         if (id == LT_VOCAB_NO_ID) {
             LT_TRY(add_unknown(u, word + at, length, first, last));
-        } else if (!flush_unknown(u) || !add_symbol(u, id, (uint32_t)length)) {
-            return lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+        } else if (!flush_unknown(u) || !add_unit(u, id, (uint32_t)length)) {
+            return lt_no_memory(u->err, sizeof(lt_unit), "a word");
         }
     }
-    return flush_unknown(u) ? LATTICE_OK : lt_no_memory(u->err, sizeof(lt_symbol), "a word");
+    return u->at < u->size || flush_unknown(u) ? LATTICE_OK : lt_no_memory(u->err, sizeof(lt_unit), "a word");
 }
 
 /* ------------------------------------------------------------------ merging */
 
-/* symbols[0..n) stay in place; dead ones get length UINT32_MAX. */
-#define DEAD UINT32_MAX
-
-static void link_symbols(lt_symbol *symbols, size_t n)
+static void link_symbols(const lt_unit *units, lt_symbol *symbols, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        symbols[i].previous = i == 0 ? NONE : (uint32_t)(i - 1);
-        symbols[i].next = i + 1 == n ? NONE : (uint32_t)(i + 1);
-    }
+    for (uint32_t i = 0; i < n; i++) symbols[i] = (lt_symbol){ units[i].id, units[i].length, i == 0 ? NONE : i - 1, i + 1 };
+    symbols[n - 1].next = NONE;
 }
 
 static inline lt_pair pair_at(const lt_bpe *bpe, const lt_symbol *symbols, uint32_t at)
@@ -425,7 +430,6 @@ static inline uint32_t join(lt_symbol *symbols, uint32_t at, uint32_t id)
     symbols[at].id = id;
     symbols[at].length += symbols[gone].length;
     symbols[at].next = after;
-    symbols[gone].length = DEAD;
     if (after != NONE) symbols[after].previous = at;
     return gone;
 }
@@ -433,7 +437,6 @@ static inline uint32_t join(lt_symbol *symbols, uint32_t at, uint32_t id)
 static void merge_short(const lt_bpe *bpe, lt_symbol *symbols, size_t n)
 {
     uint32_t rank[SHORT_WORD], id[SHORT_WORD];
-    link_symbols(symbols, n);
     for (uint32_t i = 0; i < n; i++) {
         lt_pair pair = pair_at(bpe, symbols, i);
         rank[i] = pair.rank;
@@ -501,8 +504,8 @@ static void sort_by_rank(uint64_t *entries, uint64_t *other, size_t n, uint32_t 
     if (from != entries) memcpy(entries, from, n * sizeof *entries);
 }
 
-/* The pairs of the word as it came are sorted once and walked in order; only those that merging makes go through the heap, two at
- * most for each of at most n - 1 merges. */
+/* The pairs of the symbols as they came are sorted once and walked in order; only those that merging makes go through the heap,
+ * two at most for each of at most n - 1 merges. */
 static bool merge_long(const lt_bpe *bpe, lt_subword_scratch *scratch, size_t n)
 {
     if (!LT_GROW(scratch->mem, scratch->pairs, scratch->pairs_capacity, n) ||
@@ -514,7 +517,6 @@ static bool merge_long(const lt_bpe *bpe, lt_subword_scratch *scratch, size_t n)
     uint64_t *heap = scratch->heap, *sorted = scratch->first_pairs;
     size_t n_heap = 0, n_sorted = 0, at_sorted = 0;
     uint32_t largest = 0;
-    link_symbols(symbols, n);
     for (uint32_t i = 0; i < n; i++) {
         pairs[i] = pair_at(bpe, symbols, i);
         if (pairs[i].rank == NONE) continue;
@@ -547,6 +549,31 @@ static bool merge_long(const lt_bpe *bpe, lt_subword_scratch *scratch, size_t n)
     return true;
 }
 
+/* Leaves the tokens of n >= 1 units in the scratch's symbols, linked from the first on. */
+static lattice_status merge(const lt_bpe *bpe, lt_subword_scratch *scratch, const lt_unit *units, size_t n, lattice_error *err)
+{
+    if (n >= NONE) return lt_fail(err, LATTICE_ERR_TOO_LONG, "a word of %zu units", n);
+    if (!LT_GROW(scratch->mem, scratch->symbols, scratch->symbols_capacity, n))
+        return lt_no_memory(err, n * sizeof *scratch->symbols, "a word");
+    link_symbols(units, scratch->symbols, n);
+    if (n <= SHORT_WORD) {
+        merge_short(bpe, scratch->symbols, n);
+    } else if (!merge_long(bpe, scratch, n)) {
+        return lt_no_memory(err, n * sizeof *scratch->symbols, "a word");
+    }
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ tokens */
+
+typedef struct emitter {
+    const lt_subword *model;
+    const uint8_t *word;
+    size_t size, at; /* bytes; tokens for those before `at` are out */
+    lt_pieces *out;
+    lattice_error *err;
+} emitter;
+
 /* Where units may be bytes of a character, a token's range is widened to whole characters. */
 static void widen(const uint8_t *word, size_t size, lt_piece *piece)
 {
@@ -556,42 +583,122 @@ static void widen(const uint8_t *word, size_t size, lt_piece *piece)
     while (piece->end < size && (word[piece->end] & 0xC0) == 0x80) piece->end++;
 }
 
+static lattice_status emit(emitter *e, uint32_t id, uint32_t length)
+{
+    size_t end = e->at + length;
+    if (!lt_pieces_add(e->out, id, e->at, end)) return lt_no_memory(e->err, sizeof(lt_piece), "tokens");
+    if (!e->model->byte_level || end > e->size) widen(e->word, e->size, &e->out->data[e->out->n - 1]);
+    e->at = end;
+    return lt_pieces_hand_over(e->out, e->err);
+}
+
+/* Emits the window's tokens from the one at `at` up to the one at `end` (NONE: all the rest). */
+static lattice_status emit_symbols(emitter *e, const lt_symbol *symbols, uint32_t at, uint32_t end)
+{
+    for (; at != end; at = symbols[at].next) LT_TRY(emit(e, symbols[at].id, symbols[at].length));
+    return LATTICE_OK;
+}
+
+/* The token at which the next window begins: the last one that begins at or before unit `limit`. */
+static uint32_t find_border(const lt_symbol *symbols, uint32_t limit)
+{
+    uint32_t at = 0;
+    while (symbols[at].next != NONE && symbols[at].next <= limit) at = symbols[at].next;
+    return at;
+}
+
+/* Keeps the tokens from `border` on, for joining them with the next window, which begins there. */
+static bool keep_tail(lt_subword_scratch *scratch, uint32_t border, size_t *n)
+{
+    const lt_symbol *symbols = scratch->symbols;
+    *n = 0;
+    for (uint32_t at = border; at != NONE; at = symbols[at].next) {
+        if (!LT_GROW(scratch->mem, scratch->tail, scratch->tail_capacity, *n + 1)) return false;
+        scratch->tail[(*n)++] = (lt_tail){ symbols[at].id, symbols[at].length, at - border };
+    }
+    return true;
+}
+
+/* Finds the first token that the tail and the window have in common: tail[*kept] and the symbol at *at. */
+static bool find_common(const lt_tail *tail, size_t n_tail, const lt_symbol *symbols, size_t *kept, uint32_t *at)
+{
+    *kept = 0;
+    *at = 0;
+    while (*kept + 1 < n_tail && symbols[*at].next != NONE) {
+        uint32_t unit = tail[*kept].unit, end = tail[*kept + 1].unit, next = symbols[*at].next;
+        if (unit == *at && end == next) return true;
+        *kept += end <= next;
+        *at = next <= end ? next : *at;
+    }
+    return false;
+}
+
+/* Merges the word in windows. *joined false: two of them have no token in common, and what was emitted is void. */
+static lattice_status encode_windows(reader *u, emitter *e, size_t window, bool *joined)
+{
+    lt_subword_scratch *scratch = u->scratch;
+    size_t n_tail = 0;
+    *joined = true;
+    for (;;) {
+        LT_TRY(read_units(u, window));
+        if (u->n == 0) return LATTICE_OK;
+        LT_TRY(merge(&u->model->bpe, scratch, scratch->units, u->n, u->err));
+        const lt_symbol *symbols = scratch->symbols;
+        uint32_t at = 0;
+        if (n_tail > 0) {
+            size_t kept;
+            *joined = find_common(scratch->tail, n_tail, symbols, &kept, &at);
+            if (!*joined) return LATTICE_OK;
+            for (size_t i = 0; i < kept; i++) LT_TRY(emit(e, scratch->tail[i].id, scratch->tail[i].length));
+        }
+        if (u->at == u->size) return emit_symbols(e, symbols, at, NONE);
+        uint32_t border = find_border(symbols, (uint32_t)(window - window / 8));
+        *joined = border > at;
+        if (!*joined) return LATTICE_OK;
+        LT_TRY(emit_symbols(e, symbols, at, border));
+        if (!keep_tail(scratch, border, &n_tail)) return lt_no_memory(u->err, n_tail * sizeof *scratch->tail, "a word");
+        u->n -= border;
+        memmove(scratch->units, scratch->units + border, u->n * sizeof *scratch->units);
+    }
+}
+
+/* The whole word as one token, where the model wants that: *id LT_VOCAB_NO_ID if it is none. */
+static lattice_status find_whole(const lt_subword *model, lt_subword_scratch *scratch, const uint8_t *word, size_t size,
+                                 uint32_t *id, lattice_error *err)
+{
+    if (!model->byte_level) {
+        *id = lt_vocab_find(&model->vocab, word, size);
+        return LATTICE_OK;
+    }
+    lt_buf_clear(&scratch->text);
+    for (size_t i = 0; i < size && scratch->text.len <= model->vocab.longest; i++) {
+        uint8_t unit[4];
+        lt_buf_append(&scratch->text, unit, lt_utf8_encode(lt_byte_to_char(word[i]), unit));
+    }
+    if (scratch->text.failed) return lt_no_memory(err, size, "a word");
+    *id = lt_vocab_find(&model->vocab, scratch->text.data, scratch->text.len);
+    return LATTICE_OK;
+}
+
 lattice_status lt_bpe_encode(const lt_subword *model, lt_subword_scratch *scratch, const uint8_t *word, size_t size,
                              lt_pieces *out, lattice_error *err)
 {
-    const lt_bpe *bpe = &model->bpe;
-    if (bpe->ignore_merges) {
-        const uint8_t *spelling = word;
-        size_t length = size;
-        if (model->byte_level) {
-            lt_buf_clear(&scratch->text);
-            for (size_t i = 0; i < size && scratch->text.len <= model->vocab.longest; i++) {
-                uint8_t unit[4];
-                lt_buf_append(&scratch->text, unit, lt_utf8_encode(lt_byte_to_char(word[i]), unit));
-            }
-            if (scratch->text.failed) return lt_no_memory(err, size, "a word");
-            spelling = (const uint8_t *)scratch->text.data;
-            length = scratch->text.len;
-        }
-        uint32_t id = lt_vocab_find(&model->vocab, spelling, length);
+    if (model->bpe.ignore_merges) {
+        uint32_t id = LT_VOCAB_NO_ID;
+        LT_TRY(find_whole(model, scratch, word, size, &id, err));
         if (id != LT_VOCAB_NO_ID)
             return lt_pieces_add(out, id, 0, size) ? LATTICE_OK : lt_no_memory(err, sizeof(lt_piece), "tokens");
     }
-    units u = { .model = model, .scratch = scratch, .err = err };
-    LT_TRY(make_symbols(&u, word, size));
-    if (u.n == 0) return LATTICE_OK;
-    lt_symbol *symbols = scratch->symbols;
-    if (u.n <= SHORT_WORD) {
-        merge_short(bpe, symbols, u.n);
-    } else if (!merge_long(bpe, scratch, u.n)) {
-        return lt_no_memory(err, u.n * sizeof *symbols, "a word");
-    }
-    size_t start = 0;
-    for (uint32_t at = 0; at != NONE; at = symbols[at].next) {
-        size_t end = start + symbols[at].length;
-        if (!lt_pieces_add(out, symbols[at].id, start, end)) return lt_no_memory(err, sizeof(lt_piece), "tokens");
-        if (!model->byte_level || end > size) widen(word, size, &out->data[out->n - 1]);
-        start = end;
+    size_t first = out->n;
+    for (size_t window = scratch->window;; window *= 4) {
+        bool joined;
+        reader u = { .model = model, .scratch = scratch, .word = word, .size = size, .err = err };
+        emitter e = { .model = model, .word = word, .size = size, .out = out, .err = err };
+        LT_TRY(encode_windows(&u, &e, window, &joined));
+        if (joined) break;
+        if (out->taken) LT_TRY(out->take(out->owner, NULL, 0, err));
+        out->n = out->taken ? 0 : first;
+        out->taken = false;
     }
     return LATTICE_OK;
 }

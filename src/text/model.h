@@ -13,10 +13,17 @@ typedef struct lt_piece {
     uint32_t start, end;
 } lt_piece;
 
+/* Receives the pieces of a giant word while it is being encoded, in order; data NULL: what it got of this word is void, the word
+ * starts again. */
+typedef lattice_status (*lt_take_pieces)(void *owner, const lt_piece *data, size_t n, lattice_error *err);
+
 typedef struct lt_pieces {
     const lattice_allocator *mem;
     lt_piece *data;
     size_t n, capacity;
+    lt_take_pieces take; /* NULL: all pieces of a word stay here. Else n must be 0 before a word, and the last ones stay here */
+    void *owner;
+    bool taken; /* some pieces of the word were handed over */
 } lt_pieces;
 
 typedef struct lt_subword lt_subword;                 /* immutable after prepare */

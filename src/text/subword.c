@@ -380,6 +380,7 @@ lattice_status lt_subword_scratch_create(const lt_subword *model, lt_subword_scr
     if (scratch == NULL) return lt_no_memory(err, sizeof *scratch, "a tokenizer's scratch");
     scratch->mem = model->mem;
     scratch->pieces.mem = model->mem;
+    scratch->window = LT_BPE_WINDOW;
     lt_buf_init(&scratch->text, model->mem);
     lattice_status status = lt_word_cache_create(&scratch->cache, model->mem, err);
     if (status != LATTICE_OK) {
@@ -395,7 +396,9 @@ void lt_subword_scratch_free(lt_subword_scratch *scratch)
     if (scratch == NULL) return;
     lt_word_cache_free(&scratch->cache);
     lt_buf_free(&scratch->text);
+    lt_free(scratch->mem, scratch->units);
     lt_free(scratch->mem, scratch->symbols);
+    lt_free(scratch->mem, scratch->tail);
     lt_free(scratch->mem, scratch->pairs);
     lt_free(scratch->mem, scratch->first_pairs);
     lt_free(scratch->mem, scratch->heap);
@@ -425,17 +428,18 @@ static lattice_status encode_translated(const lt_subword *model, lt_subword_scra
         uint8_t unit[4];
         lt_buf_append(&text, unit, lt_utf8_encode(lt_byte_to_char(word[i]), unit));
     }
-    size_t first = out->n;
+    lt_pieces pieces = { .mem = scratch->mem };
     lattice_status status = text.failed ? lt_no_memory(err, size, "a word")
-                                        : encode_kind(model, scratch, (const uint8_t *)text.data, text.len, out, err);
-    for (size_t i = first, byte = 0, at = 0; status == LATTICE_OK && i < out->n; i++) {
-        lt_piece *piece = &out->data[i];
+                                        : encode_kind(model, scratch, (const uint8_t *)text.data, text.len, &pieces, err);
+    for (size_t i = 0, byte = 0, at = 0; status == LATTICE_OK && i < pieces.n; i++) {
+        const lt_piece *piece = &pieces.data[i];
         if (piece->start < at) byte = at = 0; /* the ranges of byte tokens repeat */
         for (; at < piece->start; at += lt_utf8_size((uint8_t)text.data[at])) byte++;
         uint32_t start = (uint32_t)byte;
         for (; at < piece->end; at += lt_utf8_size((uint8_t)text.data[at])) byte++;
-        *piece = (lt_piece){ piece->id, start, (uint32_t)byte };
+        if (!lt_pieces_add(out, piece->id, start, byte)) status = lt_no_memory(err, sizeof *piece, "tokens");
     }
+    lt_free(scratch->mem, pieces.data);
     lt_buf_free(&text);
     return status;
 }
@@ -446,9 +450,11 @@ static void trim(lt_subword_scratch *scratch)
     const lattice_allocator *mem = scratch->mem;
     const size_t keep = 65536;
     if (scratch->symbols_capacity > keep) {
+        lt_free(mem, scratch->units);
         lt_free(mem, scratch->symbols);
+        scratch->units = NULL;
         scratch->symbols = NULL;
-        scratch->symbols_capacity = 0;
+        scratch->units_capacity = scratch->symbols_capacity = 0;
     }
     if (scratch->pairs_capacity > keep) {
         lt_free(mem, scratch->pairs);
@@ -477,6 +483,7 @@ lattice_status lt_subword_encode(const lt_subword *model, lt_subword_scratch *sc
     if (found) return LATTICE_OK;
     if (size >= UINT32_MAX) return lt_fail(err, LATTICE_ERR_TOO_LONG, "a word of %zu bytes", size);
     size_t first = out->n;
+    out->taken = false;
     bool translated = model->byte_level && model->type != LT_BPE;
     LT_TRY((translated ? encode_translated : encode_kind)(model, scratch, span, size, out, err));
     const lt_piece *pieces = out->n > first ? out->data + first : NULL; /* a word of units without tokens gives none */

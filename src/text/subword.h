@@ -57,10 +57,18 @@ struct lt_subword {
     lt_unigram unigram;
 };
 
+typedef struct lt_unit {
+    uint32_t id, length; /* bytes of the word it covers */
+} lt_unit;
+
 typedef struct lt_symbol {
     uint32_t id, length;     /* bytes of the word it covers */
     uint32_t previous, next; /* neighbours; UINT32_MAX: none */
 } lt_symbol;
+
+typedef struct lt_tail {
+    uint32_t id, length, unit; /* a token, and the unit it begins with, counted from the border of two windows */
+} lt_tail;
 
 typedef struct lt_pair {
     uint32_t rank, id; /* of the symbol and the next one; rank UINT32_MAX: they do not merge */
@@ -74,9 +82,14 @@ typedef struct lt_viterbi_node {
 struct lt_subword_scratch {
     const lattice_allocator *mem;
     lt_word_cache cache;
-    lt_buf text; /* a word in the GPT-2 alphabet; a unit with its prefix and suffix */
+    lt_buf text;   /* a word in the GPT-2 alphabet; a unit with its prefix and suffix */
+    size_t window; /* units of a word that are merged at once */
+    lt_unit *units;
+    size_t units_capacity;
     lt_symbol *symbols;
     size_t symbols_capacity;
+    lt_tail *tail;
+    size_t tail_capacity;
     lt_pair *pairs;
     size_t pairs_capacity;
     uint64_t *first_pairs, *heap; /* rank << 32 | place */
@@ -108,6 +121,19 @@ static inline bool lt_pieces_add(lt_pieces *pieces, uint32_t id, size_t start, s
     if (pieces->n == pieces->capacity && !LT_GROW(pieces->mem, pieces->data, pieces->capacity, pieces->n + 1)) return false;
     pieces->data[pieces->n++] = (lt_piece){ id, (uint32_t)start, (uint32_t)end };
     return true;
+}
+
+#define LT_BPE_WINDOW 512 /* units; measured on words of a megabyte */
+#define LT_PIECES_AT_ONCE 8192
+
+/* Hands the pieces over if they are many and somebody takes them. */
+static inline lattice_status lt_pieces_hand_over(lt_pieces *pieces, lattice_error *err)
+{
+    if (pieces->n < LT_PIECES_AT_ONCE || pieces->take == NULL) return LATTICE_OK;
+    pieces->taken = true;
+    LT_TRY(pieces->take(pieces->owner, pieces->data, pieces->n, err));
+    pieces->n = 0;
+    return LATTICE_OK;
 }
 
 /* Finds the tokens <0x00> … <0xFF>. */

@@ -153,16 +153,34 @@ static struct lt_span span_of(const encoder *e, const lt_view *view, size_t star
     return (struct lt_span){ range.start, range.end };
 }
 
+/* What is being done with the pieces of a span; a giant word's come in several parts. */
+typedef struct span_encoder {
+    encoder *e;
+    const lt_view *span;
+    size_t first; /* tokens before the span */
+} span_encoder;
+
+static lattice_status take_pieces(void *arg, const lt_piece *data, size_t n, lattice_error *err)
+{
+    const span_encoder *s = arg;
+    encoder *e = s->e;
+    if (!data) e->out->n = s->first;
+    for (size_t i = 0; i < n && !has_enough(e); i++) {
+        if (!push(e, data[i].id, span_of(e, s->span, data[i].start, data[i].end))) return lt_no_memory(err, e->out->n, "tokens");
+    }
+    return LATTICE_OK;
+}
+
 static lattice_status encode_span(void *arg, const lt_view *span, lattice_error *err)
 {
     encoder *e = arg;
     lt_pieces *pieces = &e->s->pieces;
+    span_encoder s = { e, span, e->out->n };
     pieces->n = 0;
+    pieces->take = take_pieces;
+    pieces->owner = &s;
     LT_TRY(lt_subword_encode(e->t->model, e->s->model, span->data, span->n, pieces, err));
-    for (size_t i = 0; i < pieces->n; i++) {
-        const lt_piece *p = &pieces->data[i];
-        if (!push(e, p->id, span_of(e, span, p->start, p->end))) return lt_no_memory(err, e->out->n, "tokens");
-    }
+    LT_TRY(take_pieces(&s, pieces->data, pieces->n, err));
     return has_enough(e) ? ENOUGH : LATTICE_OK;
 }
 

@@ -1,11 +1,11 @@
 /* A `model` object and a text: reading never crashes, and what reads encodes every text into tokens of the vocabulary whose
- * ranges lie in the text, the same the second time (from the cache of words) and on a fresh scratch.
+ * ranges lie in the text, the same the second time (from the cache of words) and on a fresh scratch with small windows.
  *
  * Input: the first byte's lowest bit is byte_level; then JSON, a byte 0xFF (which UTF-8 never has), and the text. */
 #include <stdlib.h>
 
 #include "base/utf8.h"
-#include "text/model.h"
+#include "text/subword.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -37,6 +37,7 @@ static void check_text(const lt_subword *model, lt_str text)
     encode(model, scratch, text, &pieces[1], &status[1]);
     lt_subword_scratch_free(scratch);
     require(lt_subword_scratch_create(model, &scratch, &err) == LATTICE_OK);
+    scratch->window = 4 + text.len % 13;
     encode(model, scratch, text, &pieces[2], &status[2]);
     lt_subword_scratch_free(scratch);
     for (size_t i = 1; i < 3; i++) {

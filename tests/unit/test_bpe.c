@@ -1,6 +1,7 @@
 /* Byte-pair encoding. Golden values from Hugging Face tokenizers 0.23.3. */
 #include "subword_support.h"
 
+#include "base/utf8.h"
 #include "text/subword.h"
 
 static void bpe_of_roberta_equals_huggingface(void **state)
@@ -163,9 +164,7 @@ static void bpe_without_an_unknown_token_gives_nothing_for_unlisted_units(void *
     (void)state;
     CHECK_MODEL("{'type': 'BPE', 'vocab': {'a': 0, 'b': 1, 'ab': 2}, 'merges': [['a', 'b']]}", false,
                 {
-                    WORD("x", ""),
-                    WORD("xx", ""),
-                    WORD("xab", "2:0:2"), /* Hugging Face counts what it drops in no range */
+                    WORD("x", ""), WORD("xx", ""), WORD("xab", "2:0:2"), /* Hugging Face counts what it drops in no range */
                 });
 }
 
@@ -311,6 +310,121 @@ static void bpe_of_a_long_word_equals_its_short_parts(void **state)
     lt_subword_free(model);
 }
 
+/* A word of n bytes: runs of letters, repeated pieces, single characters, as the seed has it. */
+static void random_word(uint8_t *word, size_t n, uint32_t seed)
+{
+    static const char letters[] = "etaoinshrdlucmfwygpbvkxqjz=-_0123456789ETA";
+    for (size_t i = 0; i < n;) {
+        seed = seed * 1664525u + 1013904223u;
+        size_t length = 1 + (seed >> 8) % 24, kind = seed >> 28;
+        for (size_t k = 0; k < length && i < n; k++, i++) {
+            seed = seed * 1664525u + 1013904223u;
+            size_t range = kind < 8 ? 12 : sizeof letters - 1;
+            word[i] = kind < 3 && i >= 3   ? word[i - 3]
+                      : kind == 3 && i > 0 ? word[i - 1]
+                                           : (uint8_t)letters[(seed >> 16) % range];
+        }
+    }
+}
+
+static void encode_in_windows(const lt_subword *model, size_t window, const uint8_t *word, size_t size, lt_pieces *pieces)
+{
+    lattice_error err;
+    lt_subword_scratch *scratch;
+    assert_ok_err(lt_subword_scratch_create(model, &scratch, &err), &err);
+    scratch->window = window;
+    pieces->n = 0;
+    assert_ok_err(lt_subword_encode(model, scratch, word, size, pieces, &err), &err);
+    lt_subword_scratch_free(scratch);
+}
+
+static void bpe_in_windows_equals_bpe_of_the_whole_word(void **state)
+{
+    (void)state;
+    static const char *const fixtures[] = { FIXTURE("qwen3-embedding/tokenizer.json"), FIXTURE("roberta-max/tokenizer.json"),
+                                            FIXTURE("tiny-dictionary/tokenizer.json") };
+    static const size_t windows[] = { 4, 8, 20, 100, LT_BPE_WINDOW };
+    enum { SIZE = 6000 };
+    uint8_t word[SIZE];
+    lt_pieces whole = { .mem = &lt_malloc_allocator }, parts = { .mem = &lt_malloc_allocator };
+    for (size_t k = 0; k < sizeof fixtures / sizeof *fixtures; k++) {
+        lt_subword *model = open_fixture(fixtures[k], true);
+        for (uint32_t seed = 0; seed < 12; seed++) {
+            random_word(word, SIZE, seed);
+            encode_in_windows(model, SIZE, word, SIZE, &whole);
+            for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
+                encode_in_windows(model, windows[w], word, SIZE, &parts);
+                assert_int_equal(parts.n, whole.n);
+                assert_memory_equal(parts.data, whole.data, whole.n * sizeof *whole.data);
+            }
+        }
+        lt_subword_free(model);
+    }
+    free(whole.data);
+    free(parts.data);
+}
+
+/* The pieces of a word as they are handed over, and how often they were void. */
+typedef struct collected {
+    lt_pieces all;
+    size_t voided;
+} collected;
+
+static lattice_status collect(void *owner, const lt_piece *data, size_t n, lattice_error *err)
+{
+    (void)err;
+    collected *c = owner;
+    if (data == NULL) {
+        c->voided++;
+        c->all.n = 0;
+    }
+    for (size_t i = 0; i < n; i++) assert_true(lt_pieces_add(&c->all, data[i].id, data[i].start, data[i].end));
+    return LATTICE_OK;
+}
+
+static void bpe_starts_again_where_windows_do_not_agree(void **state)
+{
+    (void)state;
+    /* Characters c0 … cN that merge with their neighbours, the later ones first: which pairs are made depends on where the word
+     * ends, however far away that is. */
+    enum { N = 20001, FIRST = 0x4E00 };
+    lt_buf json, word;
+    lt_buf_init(&json, &lt_malloc_allocator);
+    lt_buf_init(&word, &lt_malloc_allocator);
+    char(*c)[4] = calloc(N, sizeof *c);
+    lt_buf_append_z(&json, "{\"type\":\"BPE\",\"vocab\":{");
+    for (uint32_t i = 0; i < N; i++) {
+        lt_utf8_encode(FIRST + i, (uint8_t *)c[i]);
+        lt_buf_append_z(&word, c[i]);
+        lt_buf_printf(&json, "\"%s\":%u,", c[i], i);
+    }
+    for (uint32_t i = 0; i + 1 < N; i++) lt_buf_printf(&json, "\"%s%s\":%u%s", c[i], c[i + 1], N + i, i + 2 < N ? "," : "");
+    lt_buf_append_z(&json, "},\"merges\":[");
+    for (uint32_t i = N - 1; i-- > 0;) lt_buf_printf(&json, "[\"%s\",\"%s\"]%s", c[i], c[i + 1], i > 0 ? "," : "]}");
+    lt_subword *model;
+    lattice_error err;
+    assert_ok_err(read_model(&lt_malloc_allocator, json.data, json.len, false, &model, &err), &err);
+
+    collected got = { .all.mem = &lt_malloc_allocator };
+    lt_pieces pieces = { .mem = &lt_malloc_allocator, .take = collect, .owner = &got };
+    encode_in_windows(model, 64, (const uint8_t *)word.data, word.len, &pieces);
+    assert_true(got.voided > 0);
+    assert_ok_err(collect(&got, pieces.data, pieces.n, &err), &err);
+    assert_int_equal(got.all.n, N / 2 + 1);
+    assert_int_equal(got.all.data[0].id, 0);
+    for (uint32_t i = 1; i < got.all.n; i++) {
+        assert_int_equal(got.all.data[i].id, N + 2 * i - 1);
+        assert_int_equal(got.all.data[i].start, 3 * (2 * i - 1));
+        assert_int_equal(got.all.data[i].end, 3 * (2 * i + 1));
+    }
+    free(got.all.data);
+    free(pieces.data);
+    free(c);
+    lt_buf_free(&json);
+    lt_buf_free(&word);
+    lt_subword_free(model);
+}
+
 static void bpe_refuses_malformed_models(void **state)
 {
     (void)state;
@@ -366,6 +480,8 @@ int main(void)
         cmocka_unit_test(bpe_of_unlisted_bytes_is_unknown_when_byte_level),
         cmocka_unit_test(bpe_of_a_long_word_takes_nearly_linear_work),
         cmocka_unit_test(bpe_of_a_long_word_equals_its_short_parts),
+        cmocka_unit_test(bpe_in_windows_equals_bpe_of_the_whole_word),
+        cmocka_unit_test(bpe_starts_again_where_windows_do_not_agree),
         cmocka_unit_test(bpe_refuses_malformed_models),
         cmocka_unit_test(bpe_reports_every_failed_allocation),
     };
