@@ -497,6 +497,58 @@ static void linear_rows_do_not_depend_on_rows_or_panels_together(void **state)
     each_arithmetic(check_linear_rows);
 }
 
+/* From rows as they are stored, or from panels packed of them: the same bits. */
+static void check_linear_few(const lt_kernels *set)
+{
+    const size_t ks[] = { 1, 3, 16, 31, 32, 33, 48, 65, 100 }, ns[] = { 1, 7, 16, 33, 70 };
+    size_t i = 0;
+    for (size_t type = 0; type < 3; type++) {
+        for (size_t ki = 0; ki < sizeof ks / sizeof *ks; ki++) {
+            for (size_t ni = 0; ni < sizeof ns / sizeof *ns; ni++, i++) {
+                const size_t k = ks[ki], n = ns[ni], m = 1 + i % (LT_FEW_ROWS + 3), ldw = k + i % 3 * 5, ldy = n + i % 2;
+                const size_t panels = (n + set->nr - 1) / set->nr, steps = lt_panel_rows(set, k), size = width_of(DTYPES[type]);
+                unsigned char *base, *w = stored_random(n * ldw, DTYPES[type], i % 2, &base);
+                buffer x = buffer_random(m * k, i % 5, 1), packed = buffer_new(panels * set->nr * steps, 0);
+                buffer want = buffer_new(m * ldy, 0), got = buffer_new(m * ldy, i % 5), residual = buffer_random(m * n, 0, 1);
+                for (size_t p = 0; p < panels; p++) {
+                    size_t rows = n - p * set->nr < set->nr ? n - p * set->nr : set->nr;
+                    set->pack_panel(w + p * set->nr * ldw * size, DTYPES[type], ldw, rows, k, packed.at + p * set->nr * steps);
+                }
+                if (is_bf16(set)) set->round_rows(x.at, k, m, k, x.at, steps);
+                lt_linear a = { .x = x.at,
+                                .ldx = steps,
+                                .m = m,
+                                .k = k,
+                                .n = n,
+                                .panels = packed.at,
+                                .panel_end = panels,
+                                .activation = LT_ACT_SILU,
+                                .residual = residual.at,
+                                .ldr = n,
+                                .y = want.at,
+                                .ldy = ldy,
+                                .w = w,
+                                .dtype = DTYPES[type],
+                                .ldw = ldw };
+                set->linear(&a);
+                a.y = got.at;
+                set->linear_few(&a);
+                for (size_t row = 0; row < m; row++)
+                    check_equal(got.at + row * ldy, want.at + row * ldy, n, set->isa, "product of stored rows");
+                check_gaps(got, ldy, m, n);
+                buffer_free(x), buffer_free(packed), buffer_free(want), buffer_free(got), buffer_free(residual);
+                free(base);
+            }
+        }
+    }
+}
+
+static void few_rows_times_stored_rows_have_the_bits_of_panels(void **state)
+{
+    (void)state;
+    each_arithmetic(check_linear_few);
+}
+
 /* ---- attention ---- */
 
 typedef struct attention_case {
@@ -1236,6 +1288,7 @@ int main(void)
         cmocka_unit_test(rows_are_rounded_to_nearest_even_and_keep_nan),
         cmocka_unit_test(linear_multiplies_adds_bias_activates_gates_and_adds_residual),
         cmocka_unit_test(linear_rows_do_not_depend_on_rows_or_panels_together),
+        cmocka_unit_test(few_rows_times_stored_rows_have_the_bits_of_panels),
         cmocka_unit_test(attention_is_softmax_of_scores_times_values_whatever_the_tile),
         cmocka_unit_test(attention_carries_nan_only_to_queries_that_see_it),
         cmocka_unit_test(norm_is_layer_norm_with_bias_and_rms_norm_without),

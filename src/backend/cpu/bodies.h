@@ -23,6 +23,15 @@ LT_VECTOR size_t min_size(size_t a, size_t b)
 #define v_dot_broadcast v_fma_broadcast
 #endif
 
+#ifndef LT_HAS_LOAD_SQUARE
+LT_VECTOR void v_load_square(vf r[LT_VL], const unsigned char *p, size_t row_bytes)
+{
+    LT_UNROLL
+    for (size_t i = 0; i < LT_VL; i++) r[i] = v_load(p + i * row_bytes);
+    v_transpose(r);
+}
+#endif
+
 /* `dtype` is a constant where these are called. */
 LT_VECTOR vf load_as(const unsigned char *p, lt_dtype dtype)
 {

@@ -52,6 +52,8 @@ void lt_cpu_weights_forget(const lt_cpu_weights *weights);
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather);
 /* Where the bytes lie that panel `index` is packed from, *size of them (all but those of a further segment). */
 const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size);
+/* The rows of panel `index` as stored, NULL where they lie in several segments. */
+const void *lt_cpu_panel_rows(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index);
 size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels);
 
 /* ------------------------------------------------------------------ program (cpu.c) */

@@ -161,14 +161,23 @@ static void qk_norm_rope(const run *r, const lt_op *op, const frame *f, part p)
     }
 }
 
-/* Packs a panel of a weight that is packed when touched; what the next one is packed from is fetched during the product, else
- * packing would wait for memory most of its time. */
+/* Panel `index` of a weight that is packed when touched, for columns [panel_begin, panel_begin + 1): few rows are multiplied from
+ * the stored rows as they are. What the next panel is packed from is fetched during the product, else packing would wait for
+ * memory most of its time. */
 static void touch_panel(const run *r, const lt_cpu_weight *w, const frame *f, size_t index, lt_linear *args)
 {
+    args->w = args->m <= LT_FEW_ROWS ? lt_cpu_panel_rows(w, r->kernels, index) : NULL;
+    if (args->w) {
+        args->dtype = w->source->dtype;
+        args->ldw = w->source->cols;
+        r->kernels->linear_few(args);
+        return;
+    }
     float *panel = panel_scratch(r, f->thread);
     lt_cpu_pack_panel(w, r->kernels, index, panel, gather_scratch(r, f->thread));
     args->panels = panel;
     if (index + 1 < w->n_panels) args->next = lt_cpu_panel_bytes(w, r->kernels, index + 1, &args->next_size);
+    r->kernels->linear(args);
 }
 
 /* Columns of panels [panel_begin, panel_end) of a product whose W is gate over up: a panel of the gate writes y, the same panel
@@ -182,16 +191,16 @@ static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, 
         args->panel_begin = i;
         args->panel_end = i + 1;
         for (size_t up = 0; up < 2; up++) {
-            if (w->panels) {
-                args->panels = w->panels + (2 * i + up) * lt_cpu_panel_floats(r->kernels, args->k);
-            } else {
-                touch_panel(r, w, f, 2 * i + up, args);
-            }
             args->activation = up ? LT_ACT_NONE : op->activation;
             args->gate = up ? args->y : NULL;
             args->ldg = args->ldy;
             args->residual = up ? residual : NULL;
-            r->kernels->linear(args);
+            if (w->panels) {
+                args->panels = w->panels + (2 * i + up) * lt_cpu_panel_floats(r->kernels, args->k);
+                r->kernels->linear(args);
+            } else {
+                touch_panel(r, w, f, 2 * i + up, args);
+            }
         }
     }
 }
@@ -236,10 +245,9 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         return;
     }
     for (size_t i = p.panel_begin; i < p.panel_end; i++) {
-        touch_panel(r, w, f, i, &args);
         args.panel_begin = i;
         args.panel_end = i + 1;
-        r->kernels->linear(&args);
+        touch_panel(r, w, f, i, &args);
     }
 }
 

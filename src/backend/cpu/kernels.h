@@ -32,9 +32,16 @@ typedef struct lt_linear {
     size_t ldr;
     float *y;
     size_t ldy;
+    /* linear_few alone, instead of panels: the row of W that panel_begin starts with, as stored; ldw in elements. */
+    const void *w;
+    lt_dtype dtype;
+    size_t ldw;
     const void *next; /* next_size bytes that are wanted after this product: fetched meanwhile. NULL: the panel behind the last */
     size_t next_size;
 } lt_linear;
+
+/* Up to so many rows are multiplied from the stored rows of a matrix rather than from a panel that is packed for them. */
+#define LT_FEW_ROWS 8
 
 /* One head of one sequence, a tile of its queries:
  *   out[i] = Σ_j softmax_j(scale q[i]·k[j]) v[j],   j < n_keys, and j <= first_position + i when causal.
@@ -138,6 +145,8 @@ typedef struct lt_gated_norm {
     /* bfloat16 only, else NULL: out[m][lt_panel_rows(k)] are the rows of x[m, k] as pairs. */                                   \
     X(void, round_rows, (const float *x, size_t ldx, size_t m, size_t k, float *out, size_t ldo))                                \
     X(void, linear, (const lt_linear *args))                                                                                     \
+    /* The same bits from rows of W as they are stored, dtype F32, F16 or BF16: for few rows of x, up to LT_FEW_ROWS or so. */   \
+    X(void, linear_few, (const lt_linear *args))                                                                                 \
     X(void, attention, (const lt_attention *args))                                                                               \
     X(void, norm, (const lt_norm *args))                                                                                         \
     X(void, norm_rope, (const lt_norm_rope *args))                                                                               \

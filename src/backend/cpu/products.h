@@ -217,6 +217,8 @@ static void linear(const lt_linear *a)
     multiply(a, a->k, tiles);
 }
 
+#include "backend/cpu/few.h"
+
 /* ---- attention ---- */
 
 LT_VECTOR size_t round_up(size_t n, size_t unit)
@@ -445,7 +447,7 @@ static void attention_pairs(const lt_attention *a)
 static const lt_kernels bf16_kernels = {
     LT_COMMON_KERNELS(LT_ISA),     .compute = LATTICE_COMPUTE_BF16, .attention_scratch = attention_scratch_pairs,
     .pack_panel = pack_pair_panel, .round_rows = round_rows,        .linear = linear_pairs,
-    .attention = attention_pairs,  .peak_flop = peak_flop_pairs,
+    .linear_few = linear_few_pairs,    .attention = attention_pairs,  .peak_flop = peak_flop_pairs,
 };
 #define LT_BF16_KERNELS &bf16_kernels
 #else
@@ -457,6 +459,7 @@ static const lt_kernels bf16_kernels = {
     {                                                                                                                            \
         LT_COMMON_KERNELS(LT_ISA), .compute = LATTICE_COMPUTE_F32, .bf16 = LT_BF16_KERNELS,                                      \
                                    .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear,           \
+                                   .linear_few = linear_few,                                                                    \
                                    .attention = attention, .peak_flop = peak_flop                                                \
     }
 

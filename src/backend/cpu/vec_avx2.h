@@ -6,6 +6,7 @@
 #include "backend/cpu/vec.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -170,6 +171,25 @@ LT_VECTOR void v_transpose(vf r[LT_VL])
     }
     LT_UNROLL
     for (int i = 0; i < 8; i++) r[i] = t[i];
+}
+
+/* Halves of a row are put in place by the loads. */
+#define LT_HAS_LOAD_SQUARE
+LT_VECTOR __m256d v_halves(const unsigned char *p, size_t row_bytes, bool high)
+{
+    const vf a = _mm256_loadu2_m128((const void *)(p + 4 * row_bytes), (const void *)p);
+    const vf b = _mm256_loadu2_m128((const void *)(p + 5 * row_bytes), (const void *)(p + row_bytes));
+    return _mm256_castps_pd(high ? _mm256_unpackhi_ps(a, b) : _mm256_unpacklo_ps(a, b));
+}
+LT_VECTOR void v_load_square(vf r[LT_VL], const unsigned char *p, size_t row_bytes)
+{
+    LT_UNROLL
+    for (size_t i = 0; i < 4; i++) { /* columns 2i and 2i + 1 */
+        const unsigned char *q = p + i / 2 * 16;
+        const __m256d a = v_halves(q, row_bytes, i % 2 == 1), b = v_halves(q + 2 * row_bytes, row_bytes, i % 2 == 1);
+        r[2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+        r[2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+    }
 }
 
 #endif

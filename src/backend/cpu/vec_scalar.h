@@ -16,6 +16,7 @@
  *   v_keep_n            the first n lanes of a, then those of rest
  *   v_sum, v_max_across over the lanes, in a tree of fixed shape
  *   v_transpose         LT_VL vectors as a square matrix
+ *   v_load_square       LT_VL rows of LT_VL floats, row_bytes apart, transposed; where LT_HAS_LOAD_SQUARE, else by v_transpose
  *
  * Sets that multiply bfloat16 define LT_HAS_PAIRS. A lane then holds a pair of them, the first in its lower half:
  *

@@ -205,6 +205,13 @@ const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *ke
     return weight->data[p.segment] + p.row * row_size;
 }
 
+const void *lt_cpu_panel_rows(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index)
+{
+    panel_rows p = rows_of_panel(weight, kernels, index);
+    if (p.here < p.n) return NULL;
+    return weight->data[p.segment] + p.row * weight->source->cols * lt_dtype_size(weight->source->dtype);
+}
+
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather)
 {
     const lt_weight *source = weight->source;
