@@ -20,7 +20,8 @@
 _Static_assert(LT_BLOCK_ROWS % LT_VL == 0, "vectors of rows lie in one block");
 _Static_assert(LT_NR % LT_VL == 0 && LT_KEYS % LT_NR == 0 && LT_KEYS % LT_VL == 0 && LT_TILE_ROWS % LT_MR == 0, "tile sizes");
 
-/* c[rows, nr] (+)= x[rows, k] · b[k, nr] */
+/* c[rows, nr] (+)= x[rows, k] · b[k, nr]; or, where `bias` is not NULL, y[rows, nr] = x · b + bias + residual straight from the
+ * registers. */
 typedef struct tile_args {
     size_t k; /* steps: floats or pairs */
     const float *x;
@@ -31,6 +32,12 @@ typedef struct tile_args {
     bool add;
     uintptr_t prefetch; /* `lines` cache lines every four steps, from here on, are wanted next; any address is harmless */
     size_t lines;
+    float
+        *y; /* the finished rows, ldy apart: fetched meanwhile for writing, 6% of a product whose result is far. NULL: c is all */
+    size_t ldy;
+    const float *bias;     /* [nr], or NULL: c is finished afterwards */
+    const float *residual; /* or NULL */
+    size_t ldr;
 } tile_args;
 
 /* One step of k. Rows are reached from four bases, three rows each, which x86 addresses without further arithmetic. */
@@ -76,6 +83,12 @@ LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
         }
     }
     size_t p = 0;
+    if (t->y) {
+        for (size_t i = 0; i < rows; i++) {
+            LT_UNROLL
+            for (size_t j = 0; j < LT_NR; j += 16) __builtin_prefetch(t->y + i * t->ldy + j, 1, 3);
+        }
+    }
     for (; p + 4 <= k; p += 4) {
         for (size_t i = 0; i < t->lines; i++, prefetch += 64) __builtin_prefetch((const void *)prefetch, 0, 2);
         LT_UNROLL
@@ -85,6 +98,18 @@ LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
     for (; p < k; p++) {
         tile_step(rows, acc, base, ldx, p, b, pairs);
         b += LT_NR;
+    }
+    if (t->bias) {
+        LT_UNROLL
+        for (size_t i = 0; i < rows; i++) {
+            LT_UNROLL
+            for (size_t j = 0; j < LT_NV; j++) {
+                vf v = v_add(acc[i][j], v_load(t->bias + j * LT_VL));
+                if (t->residual) v = v_add(v, v_load(t->residual + i * t->ldr + j * LT_VL));
+                v_store(t->y + i * t->ldy + j * LT_VL, v);
+            }
+        }
+        return;
     }
     LT_UNROLL
     for (size_t i = 0; i < rows; i++) {
@@ -197,6 +222,8 @@ LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_row
         size_t row = 0;
         for (size_t i = 0; i < n_tiles; i++) {
             const size_t rows = least + (i < more);
+            const size_t col = index * LT_NR;
+            const bool direct = a->bias && !a->gate && a->activation == LT_ACT_NONE && a->n - col >= LT_NR;
             const tile_args t = { .k = steps,
                                   .x = a->x + row * a->ldx,
                                   .ldx = a->ldx,
@@ -204,9 +231,14 @@ LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_row
                                   .c = c,
                                   .ldc = LT_NR,
                                   .prefetch = next + i * share,
-                                  .lines = i * share < next_lines * 64 ? lines : 0 };
+                                  .lines = i * share < next_lines * 64 ? lines : 0,
+                                  .y = a->y + row * a->ldy + col,
+                                  .ldy = a->ldy,
+                                  .bias = direct ? a->bias + col : NULL,
+                                  .residual = direct && a->residual ? a->residual + row * a->ldr + col : NULL,
+                                  .ldr = a->ldr };
             by_rows[rows](&t);
-            finish_tile(a, c, row, rows, index * LT_NR);
+            if (!direct) finish_tile(a, c, row, rows, col);
             row += rows;
         }
     }
@@ -425,7 +457,7 @@ static void attention(const lt_attention *a)
 #define LT_COMMON_KERNELS(name)                                                                                                  \
     .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES, .norm = norm,                    \
     .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,            \
-    .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read,             \
+    .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read,                      \
     .delta_scratch = delta_scratch_floats, .delta = delta, .conv = conv, .gated_norm = gated_norm, .gate = gate
 
 #ifdef LT_HAS_PAIRS
