@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/vector_types.h"
 #include "format/json.h"
 
 enum { FLUSH_AT = 1 << 18, NPY_HEADER = 128 };
@@ -76,20 +77,7 @@ static void npy_header(const cli_output *output, uint64_t rows, char header[NPY_
 
 static int quantised(const cli_output *output, const float *vector, float scale, size_t i)
 {
-    if (output->type == CLI_INT8) return (int)lrintf(vector[i] * scale);
-    int byte = 0;
-    for (size_t bit = 0; bit < 8; bit++) {
-        size_t j = 8 * i + bit;
-        byte = byte << 1 | (j < output->dim && vector[j] > 0);
-    }
-    return byte;
-}
-
-static float int8_scale(const cli_output *output, const float *vector)
-{
-    float largest = 0;
-    for (size_t i = 0; i < output->dim; i++) largest = fmaxf(largest, fabsf(vector[i]));
-    return largest > 0 ? 127 / largest : 0;
+    return output->type == CLI_INT8 ? lt_int8_value(vector, scale, i) : lt_ubinary_value(vector, output->dim, i);
 }
 
 static void append_npy(cli_output *output, const float *vector, float scale)
@@ -144,7 +132,7 @@ lattice_status cli_output_flush(cli_output *output, lattice_error *err)
 lattice_status cli_output_row(cli_output *output, const float *vector, uint32_t tokens, lattice_error *err)
 {
     size_t begin = output->buffer.len;
-    float scale = output->type == CLI_INT8 ? int8_scale(output, vector) : 0;
+    float scale = output->type == CLI_INT8 ? lt_int8_scale(vector, output->dim) : 0;
     switch (output->format) {
     case CLI_JSONL: append_jsonl(output, vector, scale, tokens); break;
     case CLI_NPY: append_npy(output, vector, scale); break;

@@ -36,16 +36,18 @@ static lattice_status check_ids(const lt_rerank *job, size_t index, const lt_tok
     return LATTICE_OK;
 }
 
+/* A pair, or without a document the query alone. */
 static lattice_status add_pair(lt_rerank *job, lt_window *window, size_t i, lattice_error *err)
 {
-    lt_str document = { job->documents[i].data ? job->documents[i].data : "", job->documents[i].length };
+    lt_str document = { "", 0 };
+    if (job->documents && job->documents[i].data) document = (lt_str){ job->documents[i].data, job->documents[i].length };
     lt_encode_options encode = { .add_special = true,
                                  .literal = job->options->literal,
                                  .max_length = job->options->truncate ? job->max_length : 0,
                                  .no_spans = true };
     lt_tokens *tokens = &job->tokens;
-    LT_TRY(
-        lt_tokenizer_encode(lt_tokenizer_of(job->model->tokenizer), job->scratch, job->query, &document, &encode, tokens, err));
+    LT_TRY(lt_tokenizer_encode(lt_tokenizer_of(job->model->tokenizer), job->scratch, job->query,
+                               job->documents ? &document : NULL, &encode, tokens, err));
     if (tokens->n > job->max_length)
         return lt_fail(err, LATTICE_ERR_TOO_LONG, "document %zu and its query have %zu tokens, more than the limit of %zu", i,
                        tokens->n, job->max_length);
@@ -251,4 +253,39 @@ lattice_status lattice_rerank(lattice_model *model, lattice_text query, const la
     lt_free(model->mem, job.rows);
     lt_give_back_scratch(model->tokenizer, job.scratch);
     return status;
+}
+
+/* ------------------------------------------------------------------ the parts of a call */
+
+lattice_status lt_rerank_check(lattice_model *model, size_t n, const lattice_rerank_options *options, lattice_error *err)
+{
+    lt_rerank job = { .model = model, .options = options, .n = n };
+    return resolve(&job, err);
+}
+
+lattice_status lt_rerank_pairs(lattice_model *model, lattice_text query, const lattice_text *documents, size_t n,
+                               const lattice_rerank_options *options, lt_window *window, lattice_error *err)
+{
+    lt_rerank job = { .model = model,
+                      .options = options,
+                      .query = { query.data ? query.data : "", query.length },
+                      .documents = documents,
+                      .n = n };
+    LT_TRY(resolve(&job, err));
+    LT_TRY(lt_take_scratch(model->tokenizer, &job.scratch, err));
+    lt_tokens_init(&job.tokens, model->mem);
+    lattice_status status = LATTICE_OK;
+    for (size_t i = 0; i < n && status == LATTICE_OK; i++) status = add_pair(&job, window, i, err);
+    lt_tokens_free(&job.tokens);
+    lt_give_back_scratch(model->tokenizer, job.scratch);
+    return status;
+}
+
+void lt_rerank_scores(const lattice_model *model, bool raw, const float *logits, size_t n, float *scores)
+{
+    const lattice_rerank_options options = { .raw = raw };
+    lattice_model_info info;
+    lattice_model_get_info(model, &info);
+    const lt_rerank job = { .options = &options, .n_labels = info.n_labels, .judges = info.head == LATTICE_HEAD_RERANKER };
+    for (size_t i = 0; i < n; i++) score(&job, logits + i * info.n_labels, scores + i * info.n_scores);
 }

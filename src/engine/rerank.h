@@ -49,6 +49,16 @@ typedef struct lt_rerank {
     size_t rows_capacity;
 } lt_rerank;
 
+/* ------------------------------------------------------------------ the parts of a call, for a scheduler */
+
+/* Do options and n documents fit the model? */
+lattice_status lt_rerank_check(lattice_model *model, size_t n, const lattice_rerank_options *options, lattice_error *err);
+/* Appends the tokens of n pairs to the window, for a classifier; documents NULL: of the query alone (n is 1 then). */
+lattice_status lt_rerank_pairs(lattice_model *model, lattice_text query, const lattice_text *documents, size_t n,
+                               const lattice_rerank_options *options, lt_window *window, lattice_error *err);
+/* Scores from logits[n][n_labels], as lattice_rerank gives them. */
+void lt_rerank_scores(const lattice_model *model, bool raw, const float *logits, size_t n, float *scores);
+
 /* ------------------------------------------------------------------ language models: judge.c */
 
 /* Tokenises the prompt and computes what all documents share. */

@@ -4,6 +4,7 @@
 
 #include <microhttpd.h>
 #include <stdio.h>
+#include <string.h>
 
 static void add_number(struct MHD_Response *response, const char *name, uint64_t value)
 {
@@ -37,7 +38,12 @@ struct MHD_Response *lt_make_response(lt_exchange *ex, double now)
     const char *origin = ex->server->options.cors_origin;
     if (origin) {
         MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
-        MHD_add_response_header(response, "Vary", "Origin");
+        if (strcmp(origin, "*") != 0) MHD_add_response_header(response, "Vary", "Origin");
+        if (ex->status == 204) {
+            MHD_add_response_header(response, "Access-Control-Allow-Methods", ex->allow);
+            MHD_add_response_header(response, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+            MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
+        }
     }
     if (ex->route && !ex->route->is_quick) {
         add_ms(response, "x-total-time", now - ex->begun);

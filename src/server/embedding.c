@@ -1,6 +1,9 @@
 /* Embedding for every API; see embedding.h. */
 #include "server/embedding.h"
 
+#include <math.h>
+#include <string.h>
+
 /* Answers of more floats than this are written beside the batches. */
 static const size_t long_floats = (size_t)64 << 10;
 
@@ -32,6 +35,36 @@ lt_embedding *lt_embedding_create(lt_exchange *exchange)
     return e;
 }
 
+/* Vectors of unit length where the request asks for them and the checkpoint does not make them so, or where they were cut. */
+static void normalize(const lt_embedding *e)
+{
+    for (size_t i = 0; i < e->window.n; i++) {
+        float *v = e->vectors + i * e->dim;
+        double sum = 0;
+        for (size_t k = 0; k < e->dim; k++) sum += (double)v[k] * (double)v[k];
+        double scale = sum > 0 ? 1 / sqrt(sum) : 0;
+        for (size_t k = 0; k < e->dim; k++) v[k] = (float)((double)v[k] * scale);
+    }
+}
+
+/* The checkpoint's prompt for one of Cohere's roles, its default where it has none of that role. */
+static const char *prompt_of_role(const lattice_model *model, const char *role)
+{
+    static const char *const names[][5] = {
+        { "search_query", "search_query", "query", "s2p_query", NULL },
+        { "search_document", "search_document", "document", "passage", NULL },
+        { "classification", "classification", "Classification", NULL },
+        { "clustering", "clustering", "Clustering", NULL },
+    };
+    for (size_t r = 0; role && r < sizeof names / sizeof *names; r++) {
+        if (strcmp(role, names[r][0]) != 0) continue;
+        for (size_t i = 1; names[r][i]; i++)
+            for (size_t k = 0; k < model->sentence.n_prompts; k++)
+                if (strcmp(model->sentence.prompts[k].name, names[r][i]) == 0) return names[r][i];
+    }
+    return NULL;
+}
+
 static void on_done(lt_job *job)
 {
     lt_embedding *e = (lt_embedding *)(void *)((char *)job - offsetof(lt_embedding, job));
@@ -40,6 +73,8 @@ static void on_done(lt_job *job)
     ex->inference_seconds = job->seconds;
     if (job->status == LATTICE_OK) {
         ex->n_tokens = e->window.starts[e->window.n];
+        bool cut = e->options.dim > 0 && !e->options.no_normalize;
+        if (!e->tokens && (e->normalize || cut) && !ex->server->infos[e->model].normalizes) normalize(e);
         e->write(e);
     } else {
         lt_answer_status(ex, e->field, &job->err);
@@ -78,6 +113,7 @@ static bool prepare(lt_embedding *e)
     }
     e->options.truncate = e->truncation == LT_TRUNCATE_DEFAULT ? server->options.auto_truncate : e->truncation == LT_TRUNCATE_YES;
     lattice_model *model = server->options.models[e->model].model;
+    if (e->role) e->options.prompt_name = prompt_of_role(model, e->role);
     lattice_error err = { 0 };
     lattice_status status = tokenize(e, model, &err);
     size_t n_vectors = 0, floats = 0;

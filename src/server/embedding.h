@@ -16,6 +16,8 @@ typedef struct lt_embedding {
     const char *field; /* what the body calls the inputs, for errors */
     lattice_embed_options options;
     lt_truncation truncation;
+    bool normalize;                                /* even if the checkpoint does not */
+    const char *role;                              /* Cohere's input_type; NULL: none */
     bool tokens;                                   /* the vectors of all tokens instead of one for each text */
     void (*write)(struct lt_embedding *embedding); /* writes the answer into the exchange */
     unsigned format;                               /* of the answer; the API's own */

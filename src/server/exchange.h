@@ -129,6 +129,16 @@ extern const lt_route lt_routes[];
 
 void lt_openai_embeddings(lt_exchange *exchange);
 void lt_openai_models(lt_exchange *exchange);
+void lt_tei_embed(lt_exchange *exchange);
+void lt_tei_embed_all(lt_exchange *exchange);
+void lt_tei_similarity(lt_exchange *exchange);
+void lt_tei_predict(lt_exchange *exchange);
+void lt_tei_tokenize(lt_exchange *exchange);
+void lt_tei_decode(lt_exchange *exchange);
+void lt_rerank_route(lt_exchange *exchange);
+void lt_cohere_embed(lt_exchange *exchange);
+void lt_metrics_route(lt_exchange *exchange);
+void lt_openapi(lt_exchange *exchange);
 void lt_health(lt_exchange *exchange);
 void lt_info(lt_exchange *exchange);
 

@@ -283,7 +283,9 @@ static void check_headers(lt_loop *loop, lt_exchange *ex, const char *path, cons
     const lt_server *server = loop->server;
     if (!ex->route) {
         ex->api = api_of_path(path);
-        if (ex->allow)
+        if (ex->allow && strcmp(method, "OPTIONS") == 0 && server->options.cors_origin)
+            ex->status = 204; /* what a browser asks before it sends a request for a page of another origin */
+        else if (ex->allow)
             lt_answer_error(ex, LT_PROBLEM_METHOD, NULL, "%s is not allowed here, but %s", method, ex->allow);
         else
             lt_answer_error(ex, LT_PROBLEM_NOT_FOUND, NULL, "no such route: %s", path);

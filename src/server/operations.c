@@ -1,6 +1,8 @@
 /* What operating the server needs: health, what it serves, its numbers. */
 #include <stdio.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "server/exchange.h"
 
 void lt_health(lt_exchange *ex)
@@ -98,4 +100,112 @@ void lt_info(lt_exchange *ex)
     lt_json_write_end(&w, ']');
     lt_json_write_end(&w, '}');
     lt_answer_json(ex);
+}
+
+/* ------------------------------------------------------------------ GET /metrics */
+
+static void head(lt_buf *out, const char *name, const char *type, const char *help)
+{
+    lt_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void one(lt_buf *out, const char *name, const char *type, const char *help, double value)
+{
+    char text[32];
+    head(out, name, type, help);
+    size_t n = (size_t)snprintf(text, sizeof text, "%.17g", value);
+    lt_buf_printf(out, "%s %.*s\n", name, (int)n, text);
+}
+
+static void write_requests(lt_buf *out, const lt_metrics *m)
+{
+    head(out, "lattice_requests_total", "counter", "Answered requests by route and status.");
+    for (int r = 0; r == 0 || lt_routes[r - 1].path; r++) {
+        const char *path = lt_routes[r].path ? lt_routes[r].path : "other";
+        for (int s = 0; s < LT_METRIC_STATUSES; s++) {
+            uint64_t n = atomic_load_explicit(&m->requests[r][s], memory_order_relaxed);
+            if (n == 0) continue;
+            lt_buf_printf(out, "lattice_requests_total{route=\"%s\",method=\"%s\",status=\"", path,
+                          lt_routes[r].path ? lt_routes[r].method : "");
+            if (lt_metric_statuses[s])
+                lt_buf_printf(out, "%u\"} %llu\n", lt_metric_statuses[s], (unsigned long long)n);
+            else
+                lt_buf_printf(out, "other\"} %llu\n", (unsigned long long)n);
+        }
+    }
+    head(out, "lattice_request_duration_seconds", "histogram", "Seconds from the headers of a request to its answer.");
+    for (int r = 0; r == 0 || lt_routes[r - 1].path; r++) {
+        const char *path = lt_routes[r].path ? lt_routes[r].path : "other",
+                   *method = lt_routes[r].path ? lt_routes[r].method : "";
+        uint64_t sum = 0;
+        for (int b = 0; b <= LT_METRIC_BOUNDS; b++) sum += atomic_load_explicit(&m->latency[r][b], memory_order_relaxed);
+        if (sum == 0) continue;
+        sum = 0;
+        for (int b = 0; b <= LT_METRIC_BOUNDS; b++) {
+            sum += atomic_load_explicit(&m->latency[r][b], memory_order_relaxed);
+            lt_buf_printf(out, "lattice_request_duration_seconds_bucket{route=\"%s\",method=\"%s\",le=\"", path, method);
+            if (b < LT_METRIC_BOUNDS)
+                lt_buf_printf(out, "%g\"} %llu\n", lt_metric_bounds[b], (unsigned long long)sum);
+            else
+                lt_buf_printf(out, "+Inf\"} %llu\n", (unsigned long long)sum);
+        }
+        double seconds = (double)atomic_load_explicit(&m->latency_us[r], memory_order_relaxed) * 1e-6;
+        lt_buf_printf(out, "lattice_request_duration_seconds_sum{route=\"%s\",method=\"%s\"} %.6f\n", path, method, seconds);
+        lt_buf_printf(out, "lattice_request_duration_seconds_count{route=\"%s\",method=\"%s\"} %llu\n", path, method,
+                      (unsigned long long)sum);
+    }
+}
+
+static void write_batches(lt_buf *out, const lt_scheduler_stats *s)
+{
+    static const size_t bounds[LT_N_BATCH_BOUNDS] = LT_BATCH_BOUNDS;
+    head(out, "lattice_batch_tokens", "histogram", "Tokens of a batch.");
+    uint64_t sum = 0;
+    for (int b = 0; b < LT_N_BATCH_BOUNDS; b++) {
+        sum += s->batches_up_to[b];
+        lt_buf_printf(out, "lattice_batch_tokens_bucket{le=\"%zu\"} %llu\n", bounds[b], (unsigned long long)sum);
+    }
+    lt_buf_printf(
+        out, "lattice_batch_tokens_bucket{le=\"+Inf\"} %llu\nlattice_batch_tokens_sum %llu\nlattice_batch_tokens_count %llu\n",
+        (unsigned long long)s->n_batches, (unsigned long long)s->n_tokens, (unsigned long long)s->n_batches);
+    one(out, "lattice_texts_total", "counter", "Texts that were computed.", (double)s->n_texts);
+    one(out, "lattice_engine_busy_seconds_total", "counter", "Seconds in which the engine computed.", s->busy_seconds);
+    one(out, "lattice_queue_tokens", "gauge", "Tokens that wait.", (double)s->queue_tokens);
+    one(out, "lattice_queue_texts", "gauge", "Texts that wait.", (double)s->queue_texts);
+    one(out, "lattice_queue_requests", "gauge", "Requests of which something waits.", (double)s->queue_jobs);
+    one(out, "lattice_rejected_total", "counter", "Requests that found the queue full.", (double)s->n_rejected);
+    one(out, "lattice_cancelled_total", "counter", "Requests that ended early: their client left, or time was up.",
+        (double)s->n_cancelled);
+}
+
+/* Bytes of this process in memory; 0 where the system does not say. */
+static double resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    if (fscanf(file, "%*u %llu", &pages) != 1) pages = 0;
+    fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+void lt_metrics_route(lt_exchange *ex)
+{
+    lt_server *server = ex->server;
+    lt_buf *out = &ex->out;
+    lt_scheduler_stats stats;
+    lt_scheduler_get_stats(server->scheduler, &stats);
+    write_requests(out, &server->metrics);
+    write_batches(out, &stats);
+    one(out, "lattice_tokens_total", "counter", "Tokens of answered requests.",
+        (double)atomic_load_explicit(&server->metrics.tokens, memory_order_relaxed));
+    one(out, "lattice_connections", "gauge", "Open connections.",
+        (double)atomic_load_explicit(&server->metrics.connections, memory_order_relaxed));
+    one(out, "process_resident_memory_bytes", "gauge", "Bytes of the process in memory.", resident_bytes());
+    one(out, "lattice_uptime_seconds", "gauge", "Seconds since the server started.",
+        lt_clock_seconds() - server->metrics.started);
+    head(out, "lattice_build_info", "gauge", "What runs.");
+    lt_buf_printf(out, "lattice_build_info{version=\"%s\",isa=\"%s\"} 1\n", lattice_version(), server->infos[0].isa);
+    lt_answer_json(ex);
+    if (ex->status == 200) ex->content_type = "text/plain; version=0.0.4; charset=utf-8";
 }
