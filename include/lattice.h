@@ -248,6 +248,9 @@ typedef enum lattice_pooling {
     LATTICE_POOLING_LASTTOKEN = 32, /* bits: several are concatenated in this order */
 } lattice_pooling;
 
+/* Vectors kept for texts that come again; see "embedding cache" below. */
+typedef struct lattice_cache lattice_cache;
+
 typedef struct lattice_embed_options {
     const char *prompt;      /* put before every text; NULL: prompt_name, else the checkpoint's default */
     const char *prompt_name; /* one of the checkpoint's prompts; NULL: its default; "" : none */
@@ -263,14 +266,16 @@ typedef struct lattice_embed_options {
     void *progress_user;
     size_t first_index;      /* number that errors give to the first text: for callers that embed a long list in pieces */
     bool truncate_left;      /* a text that is cut loses its beginning */
+    lattice_cache *cache;    /* looked in before a text is computed, and told its vector after; NULL: none */
 } lattice_embed_options;
 
 LATTICE_API lattice_embed_options lattice_embed_options_default(void);
 
 typedef struct lattice_usage {
-    uint64_t n_tokens;    /* tokens computed, specials and prompts counted */
+    uint64_t n_tokens;    /* tokens of the texts, specials and prompts counted, whether computed or found in a cache */
     uint64_t n_truncated; /* texts that were cut */
     uint32_t *text_tokens;/* if not NULL on entry: [n], filled with each text's tokens */
+    uint64_t n_cached;    /* texts whose vectors came from the cache */
 } lattice_usage;
 
 /* Floats of one vector under these options (dim, pooling, Dense modules). 0 when the options do not fit the model. */
@@ -292,6 +297,64 @@ typedef struct lattice_ids {
  * naming it; an empty list is one too. */
 LATTICE_API lattice_status lattice_embed_ids(lattice_model *model, const lattice_ids *inputs, size_t n,
                                              const lattice_embed_options *options, float *out, lattice_usage *usage, lattice_error *err);
+
+/* ------------------------------------------------------------------ embedding cache */
+
+/* Vectors by token ids. A vector is found when the ids and everything else that shapes it are those it was stored with: the
+ * model's weights and configuration, pooling, prompt, dimensions, arithmetic, device, instruction set and version of the library;
+ * the ids are stored and compared, so two texts never share a vector. What is found is bit for bit what would be computed.
+ *
+ * Vectors lie in memory within a budget, and, when a path is given, in a file under it (LMDB; PATH-lock lies beside it) that
+ * processes share: what one computes, another finds. A process that is killed at any instant loses at most what it had not yet
+ * written. The file must be on a local disk, and a process must not open it twice at a time. When it cannot be written or the
+ * disk is full, the runtime's log is warned once and the cache goes on without. Running out of memory while a vector is being
+ * stored only loses that vector for the cache.
+ *
+ * The first use with a model reads its weights once, to know them again. One cache serves any number of models and threads; it
+ * is closed after the last call that uses it, before its runtime. */
+
+/* What makes room when the budget is used up. */
+typedef enum lattice_cache_policy {
+    LATTICE_CACHE_SIEVE = 0, /* the oldest vectors that were not found again since last looked at (Zhang and others, 2024) */
+    LATTICE_CACHE_FLUSH = 1, /* all vectors at once */
+} lattice_cache_policy;
+
+typedef struct lattice_cache_options {
+    const char *path;         /* file under the memory, created when it does not exist; NULL: memory only */
+    size_t max_bytes;         /* of memory for vectors, ids and what keeps them; 0: no limit in bytes */
+    size_t max_entries;       /* vectors in memory; 0: 10 000 when max_bytes is 0 too, else no limit */
+    lattice_cache_policy policy;
+    size_t max_disk_bytes;    /* of the file, past which arbitrary vectors make room; 0: 1 GiB */
+    bool read_only;           /* the file is neither created nor written */
+} lattice_cache_options;
+
+LATTICE_API lattice_cache_options lattice_cache_options_default(void);
+
+/* options NULL: the default. A file that is damaged is renamed to PATH.damaged-N, reported to the log, and a new one begun; one
+ * that is no cache of lattice's is LATTICE_ERR_FORMAT and stays as it is. Opening reads the file through once. In a build without
+ * LMDB a path is LATTICE_ERR_UNSUPPORTED. */
+LATTICE_API lattice_status lattice_cache_open(lattice_runtime *runtime, const lattice_cache_options *options, lattice_cache **cache,
+                                              lattice_error *err);
+/* Writes what waits to be written. */
+LATTICE_API void lattice_cache_close(lattice_cache *cache);
+
+typedef struct lattice_cache_stats {
+    uint64_t entries, bytes;         /* in memory */
+    uint64_t max_entries, max_bytes; /* 0: no limit */
+    uint64_t hits, misses;           /* texts found anywhere, and not found, since opening */
+    uint64_t disk_hits;              /* of the hits, those found in the file alone */
+    uint64_t stores;                 /* vectors stored since opening */
+    uint64_t evictions;              /* vectors that made room for others, in memory */
+    uint64_t lost;                   /* vectors that could not be kept: out of memory, or the disk too slow or failing */
+    uint64_t disk_entries;           /* vectors in the file */
+    uint64_t disk_bytes;             /* that the file takes on the disk */
+    bool disk;                       /* the file is in use: read, and unless it is read-only or has failed, written */
+} lattice_cache_stats;
+
+LATTICE_API void lattice_cache_get_stats(lattice_cache *cache, lattice_cache_stats *stats);
+
+/* Removes every vector from memory and from the file. */
+LATTICE_API lattice_status lattice_cache_clear(lattice_cache *cache, lattice_error *err);
 
 /* ------------------------------------------------------------------ reranking */
 

@@ -2,10 +2,13 @@
  *
  * A call goes through its texts in windows of bounded size. While one window computes, the next is tokenised in the background.
  * A window is packed into batches (batch.h); each batch runs through the plan and its pooling, then here: Dense modules, the cut
- * to `dim`, normalising. A vector is written to the caller's row only when it is finite. */
+ * to `dim`, normalising. A vector is written to the caller's row only when it is finite.
+ *
+ * With a cache, a text whose ids are found there gets its vector while the window is filled and takes no place in it. */
 #include <math.h>
 #include <string.h>
 
+#include "engine/cache.h"
 #include "engine/embed.h"
 #include "engine/lower_case.h"
 #include "engine/model.h"
@@ -16,13 +19,22 @@ static const size_t window_bytes = (size_t)2 << 20;
 /* What an idle worker keeps of its largest arrays. */
 static const size_t kept_ids = (size_t)1 << 18, kept_floats = (size_t)1 << 19, kept_bytes = (size_t)1 << 20;
 
+/* Texts of the caller's list from number window.first on, and of these the ones to compute. */
+typedef struct text_window {
+    lt_window window;
+    size_t n_taken;
+    size_t *index; /* [window.n] number in the caller's list */
+    size_t index_capacity;
+    uint64_t n_found, found_tokens; /* in the cache */
+} text_window;
+
 /* Working memory of one call. Tokenising uses scratch, tokens, text and one window; computing the rest. */
 struct lt_worker {
     lt_worker *next;
     lt_scratch *scratch;
     lt_tokens tokens;
     lt_buf text;
-    lt_window windows[2];
+    text_window windows[2];
     lt_packer packer;
     lt_embed_rows rows;
 };
@@ -39,6 +51,7 @@ typedef struct embed_job {
     size_t max_length, budget;
     size_t pooled_width, dim;
     bool normalize;
+    lt_hash128 space; /* in options.cache */
     float *out;
     lattice_usage *usage;
     size_t done;
@@ -52,7 +65,10 @@ static void worker_free(lt_worker *w)
     lt_scratch_free(w->scratch);
     lt_tokens_free(&w->tokens);
     lt_buf_free(&w->text);
-    for (int i = 0; i < 2; i++) lt_window_free(&w->windows[i]);
+    for (int i = 0; i < 2; i++) {
+        lt_window_free(&w->windows[i].window);
+        lt_free(mem, w->windows[i].index);
+    }
     lt_embed_rows_free(mem, &w->rows);
     lt_packer_free(&w->packer);
     lt_free(mem, w);
@@ -79,7 +95,7 @@ static lattice_status worker_take(lattice_model *model, lt_worker **worker, latt
     if (!w) return lt_no_memory(err, sizeof *w, "a worker");
     lt_tokens_init(&w->tokens, model->mem);
     lt_buf_init(&w->text, model->mem);
-    for (int i = 0; i < 2; i++) lt_window_init(&w->windows[i], model->mem);
+    for (int i = 0; i < 2; i++) lt_window_init(&w->windows[i].window, model->mem);
     lt_packer_init(&w->packer, model->mem);
     lattice_status status = LATTICE_OK;
     if (model->tokenizer) status = lt_scratch_create(lt_tokenizer_of(model->tokenizer), &w->scratch, err);
@@ -94,7 +110,7 @@ static lattice_status worker_take(lattice_model *model, lt_worker **worker, latt
 static void worker_return(lattice_model *model, lt_worker *w)
 {
     for (int i = 0; i < 2; i++)
-        if (w->windows[i].ids_capacity > kept_ids) lt_window_free(&w->windows[i]);
+        if (w->windows[i].window.ids_capacity > kept_ids) lt_window_free(&w->windows[i].window);
     if (w->rows.capacity[0] > kept_floats || w->rows.capacity[1] > kept_floats) lt_embed_rows_free(model->mem, &w->rows);
     if (w->packer.ids_capacity > kept_ids) lt_packer_free(&w->packer);
     if (w->tokens.capacity > kept_ids) {
@@ -210,6 +226,17 @@ static lattice_status resolve(embed_job *job, lattice_error *err)
     return find_prompt(job, err);
 }
 
+/* After prompt_skip is known. */
+static lattice_status find_space(embed_job *job, lattice_error *err)
+{
+    if (!job->options.cache) return LATTICE_OK;
+    lt_vector_shape shape = { .pooling = job->options.pooling ? job->options.pooling : job->model->sentence.pooling,
+                              .pool_skip = job->prompt_skip,
+                              .dim = job->dim,
+                              .normalize = job->normalize };
+    return lt_cache_space(job->model, &shape, &job->space, err);
+}
+
 /* ------------------------------------------------------------------ filling a window */
 
 /* The prompt and the text as the tokenizer gets them, in w->text when they must be put together. */
@@ -285,20 +312,54 @@ static lattice_status add_ids(const embed_job *job, lt_window *window, size_t i,
     return LATTICE_OK;
 }
 
+/* The key of a text of a window; false: no cache, or a text with types other than 0, which the key does not tell. */
+static bool cache_key(const embed_job *job, const lt_window *window, size_t member, lt_cache_key *key)
+{
+    if (!job->options.cache) return false;
+    size_t begin = window->starts[member], n = lt_window_length(window, member);
+    for (size_t i = 0; i < n; i++)
+        if (window->types[begin + i]) return false;
+    *key = lt_cache_key_of(job->space, window->ids + begin, n);
+    return true;
+}
+
+/* Text i has been added last. Takes it away again when its vector is in the cache. */
+static lattice_status look_up(const embed_job *job, text_window *texts, size_t i, lattice_error *err)
+{
+    lt_window *window = &texts->window;
+    size_t member = window->n - 1, length = lt_window_length(window, member);
+    lt_cache_key key;
+    if (cache_key(job, window, member, &key) &&
+        lt_cache_find(job->options.cache, &key, false, job->out + i * job->dim, job->dim)) {
+        if (job->usage && job->usage->text_tokens) job->usage->text_tokens[i] = (uint32_t)length;
+        texts->n_found++;
+        texts->found_tokens += length;
+        window->n--;
+        return LATTICE_OK;
+    }
+    if (!LT_GROW(job->model->mem, texts->index, texts->index_capacity, window->n))
+        return lt_no_memory(err, window->n * sizeof *texts->index, "a window of texts");
+    texts->index[member] = i;
+    return LATTICE_OK;
+}
+
 /* Fills the window with the texts from `first` on. */
-static lattice_status fill_window(const embed_job *job, lt_worker *w, lt_window *window, size_t first, lattice_error *err)
+static lattice_status fill_window(const embed_job *job, lt_worker *w, text_window *texts, size_t first, lattice_error *err)
 {
     size_t limit = first == 0 ? FIRST_WINDOW_TEXTS : WINDOW_TEXTS, bytes = 0;
-    lt_window_clear(window, first);
-    while (first + window->n < job->n && window->n < limit && bytes < window_bytes) {
-        size_t i = first + window->n;
+    lt_window_clear(&texts->window, first);
+    texts->n_taken = 0;
+    texts->n_found = texts->found_tokens = 0;
+    for (; first + texts->n_taken < job->n && texts->n_taken < limit && bytes < window_bytes; texts->n_taken++) {
+        size_t i = first + texts->n_taken;
         if (job->inputs) {
             bytes += job->inputs[i].n * sizeof(uint32_t);
-            LT_TRY(add_ids(job, window, i, err));
+            LT_TRY(add_ids(job, &texts->window, i, err));
         } else {
             bytes += job->texts[i].length;
-            LT_TRY(add_text(job, w, window, i, err));
+            LT_TRY(add_text(job, w, &texts->window, i, err));
         }
+        LT_TRY(look_up(job, texts, i, err));
     }
     return LATTICE_OK;
 }
@@ -334,12 +395,18 @@ static bool finish_vector(const embed_job *job, const float *v, float *out)
     return true;
 }
 
-static lattice_status finish_batch(embed_job *job, lt_worker *w, const lt_window *window, const float *rows, size_t width,
+static void store_vector(const embed_job *job, const lt_window *window, size_t member, const float *vector)
+{
+    lt_cache_key key;
+    if (cache_key(job, window, member, &key)) lt_cache_store(job->options.cache, &key, vector, job->dim);
+}
+
+static lattice_status finish_batch(embed_job *job, lt_worker *w, const text_window *texts, const float *rows, size_t width,
                                    lattice_error *err)
 {
     const lt_packer *packer = &w->packer;
     for (size_t s = 0; s < packer->batch.n_seqs; s++) {
-        size_t i = window->first + packer->members[s], length = packer->seq_starts[s + 1] - packer->seq_starts[s];
+        size_t i = texts->index[packer->members[s]], length = packer->seq_starts[s + 1] - packer->seq_starts[s];
         if (!finish_vector(job, rows + s * width, job->out + i * job->dim))
             return lt_fail(err, LATTICE_ERR_NOT_FINITE,
                            "%s: the vector of text %zu is not finite; checking the model names a weight at fault",
@@ -348,6 +415,7 @@ static lattice_status finish_batch(embed_job *job, lt_worker *w, const lt_window
             job->usage->n_tokens += length;
             if (job->usage->text_tokens) job->usage->text_tokens[i] = (uint32_t)length;
         }
+        store_vector(job, &texts->window, packer->members[s], job->out + i * job->dim);
     }
     job->done += packer->batch.n_seqs;
     return LATTICE_OK;
@@ -380,29 +448,43 @@ void lt_embed_rows_free(const lattice_allocator *mem, lt_embed_rows *memory)
     *memory = (lt_embed_rows){ 0 };
 }
 
-static lattice_status run_batch(embed_job *job, lt_worker *w, const lt_window *window, lattice_error *err)
+static lattice_status run_batch(embed_job *job, lt_worker *w, const text_window *texts, lattice_error *err)
 {
     lt_batch *batch = &w->packer.batch;
     batch->pooling = job->options.pooling ? job->options.pooling : job->model->sentence.pooling;
     const float *rows;
     size_t width;
     LT_TRY(lt_embed_forward(job->model, batch, &w->rows, &rows, &width, err));
-    return finish_batch(job, w, window, rows, width, err);
+    return finish_batch(job, w, texts, rows, width, err);
 }
 
-static lattice_status run_window(embed_job *job, lt_worker *w, const lt_window *window, lattice_error *err)
+static lattice_status report_progress(const embed_job *job, lattice_error *err)
 {
+    const lattice_embed_options *o = &job->options;
+    if (o->progress && !o->progress(o->progress_user, job->done, job->n)) return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
+    return LATTICE_OK;
+}
+
+static lattice_status run_window(embed_job *job, lt_worker *w, const text_window *texts, lattice_error *err)
+{
+    const lt_window *window = &texts->window;
     if (!lt_packer_begin(&w->packer, window)) return lt_no_memory(err, window->n * sizeof(uint64_t), "the order of texts");
-    if (job->usage) job->usage->n_truncated += window->n_truncated;
+    if (job->usage) {
+        job->usage->n_truncated += window->n_truncated;
+        job->usage->n_cached += texts->n_found;
+        job->usage->n_tokens += texts->found_tokens;
+    }
+    if (texts->n_found) {
+        job->done += (size_t)texts->n_found;
+        LT_TRY(report_progress(job, err));
+    }
     for (;;) {
         bool more;
         if (!lt_packer_next(&w->packer, window, job->budget, job->model->max_seqs, job->prompt_skip, &more))
             return lt_no_memory(err, job->budget * 12, "a batch");
         if (!more) return LATTICE_OK;
-        LT_TRY(run_batch(job, w, window, err));
-        const lattice_embed_options *o = &job->options;
-        if (o->progress && !o->progress(o->progress_user, job->done, job->n))
-            return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
+        LT_TRY(run_batch(job, w, texts, err));
+        LT_TRY(report_progress(job, err));
     }
 }
 
@@ -411,7 +493,7 @@ static lattice_status run_window(embed_job *job, lt_worker *w, const lt_window *
 typedef struct fill_task {
     const embed_job *job;
     lt_worker *worker;
-    lt_window *window;
+    text_window *texts;
     size_t first;
     lattice_status status;
     lattice_error err;
@@ -420,22 +502,23 @@ typedef struct fill_task {
 static void run_fill(void *arg)
 {
     fill_task *t = arg;
-    t->status = fill_window(t->job, t->worker, t->window, t->first, &t->err);
+    t->status = fill_window(t->job, t->worker, t->texts, t->first, &t->err);
 }
 
 static lattice_status run_job(embed_job *job, lt_worker *w, lattice_error *err)
 {
     LT_TRY(count_prompt_tokens(job, w, err));
+    LT_TRY(find_space(job, err));
     LT_TRY(fill_window(job, w, &w->windows[0], 0, err));
     lt_pool *pool = job->model->runtime->pool;
     for (size_t current = 0;; current = 1 - current) {
-        lt_window *window = &w->windows[current];
-        size_t next = window->first + window->n;
-        if (next == job->n) return run_window(job, w, window, err);
-        fill_task fill = { .job = job, .worker = w, .window = &w->windows[1 - current], .first = next };
+        text_window *texts = &w->windows[current];
+        size_t next = texts->window.first + texts->n_taken;
+        if (next == job->n) return run_window(job, w, texts, err);
+        fill_task fill = { .job = job, .worker = w, .texts = &w->windows[1 - current], .first = next };
         lt_task task = { .fn = run_fill, .arg = &fill };
         lt_pool_task_start(pool, &task);
-        lattice_status status = run_window(job, w, window, err);
+        lattice_status status = run_window(job, w, texts, err);
         lt_pool_task_wait(pool, &task);
         if (status == LATTICE_OK && fill.status != LATTICE_OK) {
             if (err) *err = fill.err;
@@ -445,11 +528,33 @@ static lattice_status run_job(embed_job *job, lt_worker *w, lattice_error *err)
     }
 }
 
+/* One list of ids needs no worker when it is found. Ids in the cache were checked before they came there. */
+static lattice_status find_one(embed_job *job, bool *found, lattice_error *err)
+{
+    const lattice_ids *input = &job->inputs[0];
+    LT_TRY(find_space(job, err));
+    lt_cache_key key = lt_cache_key_of(job->space, input->ids, input->n);
+    *found = input->n <= job->max_length && lt_cache_find(job->options.cache, &key, true, job->out, job->dim);
+    if (!*found) return LATTICE_OK;
+    if (job->usage) {
+        job->usage->n_tokens = input->n;
+        job->usage->n_cached = 1;
+        if (job->usage->text_tokens) job->usage->text_tokens[0] = (uint32_t)input->n;
+    }
+    job->done = 1;
+    return report_progress(job, err);
+}
+
 static lattice_status embed(embed_job *job, lattice_error *err)
 {
-    if (job->usage) job->usage->n_tokens = job->usage->n_truncated = 0;
+    if (job->usage) job->usage->n_tokens = job->usage->n_truncated = job->usage->n_cached = 0;
     LT_TRY(resolve(job, err));
     if (job->n == 0) return LATTICE_OK;
+    if (job->inputs && job->n == 1 && job->options.cache) {
+        bool found;
+        LT_TRY(find_one(job, &found, err));
+        if (found) return LATTICE_OK;
+    }
     lt_worker *w;
     LT_TRY(worker_take(job->model, &w, err));
     lattice_status status = run_job(job, w, err);
@@ -505,6 +610,7 @@ lattice_status lt_embed_call_create(lattice_model *model, const lattice_embed_op
             worker_return(model, w);
         }
     }
+    if (status == LATTICE_OK) status = find_space(&call->job, err);
     if (status != LATTICE_OK) {
         lt_free(model->mem, call);
         return status;
@@ -545,6 +651,17 @@ lattice_status lt_embed_call_ids(lt_embed_call *call, const lattice_ids *inputs,
     call->job.inputs = inputs;
     for (size_t i = 0; i < n; i++) LT_TRY(add_ids(&call->job, window, i, err));
     return LATTICE_OK;
+}
+
+bool lt_embed_call_find(const lt_embed_call *call, const lt_window *window, size_t member, float *out)
+{
+    lt_cache_key key;
+    return cache_key(&call->job, window, member, &key) && lt_cache_find(call->job.options.cache, &key, false, out, call->job.dim);
+}
+
+void lt_embed_call_store(const lt_embed_call *call, const lt_window *window, size_t member, const float *vector)
+{
+    store_vector(&call->job, window, member, vector);
 }
 
 bool lt_embed_call_finish(const lt_embed_call *call, const float *row, float *out)

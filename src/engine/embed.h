@@ -10,7 +10,8 @@
 
 typedef struct lt_embed_call lt_embed_call;
 
-/* Strings of `options` are borrowed until the call is freed. by_ids: inputs are ids, prompts do not matter. */
+/* Strings of `options` are borrowed until the call is freed. by_ids: inputs are ids, prompts do not matter. With a cache, the first
+ * call of a model reads its weights (lt_model_fingerprint, which may be called before). */
 lattice_status lt_embed_call_create(lattice_model *model, const lattice_embed_options *options, bool by_ids, lt_embed_call **call,
                                     lattice_error *err);
 void lt_embed_call_free(lt_embed_call *call);
@@ -24,6 +25,10 @@ lattice_status lt_embed_call_texts(lt_embed_call *call, const lattice_text *text
 lattice_status lt_embed_call_ids(lt_embed_call *call, const lattice_ids *inputs, size_t n, lt_window *window, lattice_error *err);
 /* Cuts and normalises a row of lt_embed_forward into out[dim]; false: a value is not finite. */
 bool lt_embed_call_finish(const lt_embed_call *call, const float *row, float *out);
+
+/* With options.cache: the vector of a text of the window, when it is there, into out[dim]; and keeps a finished one. Any thread. */
+bool lt_embed_call_find(const lt_embed_call *call, const lt_window *window, size_t member, float *out);
+void lt_embed_call_store(const lt_embed_call *call, const lt_window *window, size_t member, const float *vector);
 
 /* Memory of a forward pass: pooled vectors, and Dense outputs in turns. */
 typedef struct lt_embed_rows {

@@ -142,6 +142,8 @@ static lattice_status open_model(lattice_model *m, const char *folder, const lat
     if (!m->folder) return lt_no_memory(err, strlen(folder), "a path");
     if (pthread_mutex_init(&m->lock, NULL) != 0) return lt_no_memory(err, sizeof m->lock, "a lock");
     m->has_lock = true;
+    if (pthread_mutex_init(&m->fingerprint_lock, NULL) != 0) return lt_no_memory(err, sizeof m->lock, "a lock");
+    m->has_fingerprint_lock = true;
     LT_TRY(check_device(options->device, err));
     if (!lt_path_is_folder(folder)) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: no such folder", folder);
     LT_TRY(lt_config_read(m->mem, folder, &m->config, err));
@@ -193,6 +195,7 @@ void lattice_model_close(lattice_model *m)
     lt_checkpoint_close(m->checkpoint); /* INV-5: after everything that borrows from its files */
     lt_config_free(&m->config);
     if (m->has_lock) pthread_mutex_destroy(&m->lock);
+    if (m->has_fingerprint_lock) pthread_mutex_destroy(&m->fingerprint_lock);
     lt_arena_free(&m->arena);
     lt_free(m->mem, m);
 }

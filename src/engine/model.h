@@ -1,11 +1,13 @@
 /* An open model from the inside: what model.c puts together and embed.c, dense.c, describe.c and bench.c use.
  *
  * A lattice_model is immutable once open, but for the workers and steppers below: working memory of one call of
- * lattice_embed, or of a run of sessions, kept between calls so that the next one allocates nothing. */
+ * lattice_embed, or of a run of sessions, kept between calls so that the next one allocates nothing; and but for the fingerprint,
+ * computed when a cache first asks for it. */
 #ifndef LT_ENGINE_MODEL_H
 #define LT_ENGINE_MODEL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
@@ -50,9 +52,12 @@ struct lattice_model {
     bool thinks; /* the chat template mentions <think> */
 
     pthread_mutex_t lock; /* of the lists */
-    bool has_lock;
+    pthread_mutex_t fingerprint_lock;
+    bool has_lock, has_fingerprint_lock;
     lt_worker *idle;
     lt_stepper *idle_steppers;
+    lt_hash128 fingerprint; /* once has_fingerprint; fingerprint.c */
+    atomic_bool has_fingerprint;
 };
 
 /* Floats of a pooled vector before the Dense modules, under `pooling` (0: the model's). */

@@ -338,6 +338,7 @@ lattice_status lt_config_parse(const lattice_allocator *mem, const char *name, c
     *config = (lt_config){
         .model_type_name = "",
         .architecture = "",
+        .hash = lt_hash_128(text, size, 0),
         .generation = { .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = 50 },
     };
     lt_arena_init(&config->arena, mem);

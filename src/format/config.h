@@ -6,6 +6,7 @@
 #define LT_FORMAT_CONFIG_H
 
 #include "base/bytes.h"
+#include "base/hash.h"
 
 typedef enum lt_model_type {
     LT_MODEL_BERT,
@@ -40,6 +41,7 @@ typedef struct lt_config {
     lt_model_type model_type;
     const char *model_type_name;   /* as stored */
     const char *architecture;      /* architectures[0], "" when absent */
+    lt_hash128 hash;               /* of config.json's bytes */
     lt_head head;
 
     size_t vocab_size, hidden_size, n_layers, intermediate_size;
