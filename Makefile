@@ -52,6 +52,11 @@ check-tokenizers: all model ## ids, spans and texts against Hugging Face tokeniz
 bench: all model ## this machine's peak, and lattice's share of it
 	@build/lattice bench -m $(MODEL)
 
+bench-plot: all model ## where the time goes: table and roofline of every operation, in bench/results
+	@mkdir -p bench/results
+	@build/lattice bench -m $(MODEL) --profile --json > bench/results/profile.json
+	@$(PYTHON) bench/roofline.py bench/results/profile.json --out bench/results
+
 bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench)
 	@scripts/bench-venv
 	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --out bench/results
