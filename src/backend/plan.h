@@ -182,6 +182,11 @@ typedef struct lt_batch {
     float *trace;               /* [plan->n_trace][n_tokens][hidden] to fill, or NULL */
 } lt_batch;
 
+/* Everything that kernels index with: that the sequences tile the batch, that ids, positions and rows lie inside their tables, that
+ * the plan has this tail and the batch is within the limits. */
+lattice_status lt_batch_check(const lt_plan *plan, const lt_batch *batch, lt_tail_kind tail, size_t max_tokens, size_t max_seqs,
+                              lattice_error *err);
+
 /* Floats a result row of this tail has for this batch. */
 size_t lt_tail_width(const lt_plan *plan, lt_tail_kind kind, unsigned pooling);
 

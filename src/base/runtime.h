@@ -12,6 +12,7 @@ struct lattice_runtime {
     void *log_user;
     lattice_log_level log_level;
     char *cache_dir; /* NULL: none */
+    const struct lt_gpu_driver *gpu_driver; /* NULL: those of the build; tests bring their own */
 };
 
 /* Formats and hands to the log callback when `level` passes; at most 1023 bytes. */

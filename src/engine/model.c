@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/fallback.h"
+#include "backend/gpu/gpu.h"
+
 enum { DEFAULT_BATCH_TOKENS = 16384, MAX_BATCH_TOKENS = 1 << 24, MAX_SEQS = 1024 };
 
 lattice_model_options lattice_model_options_default(void)
@@ -12,15 +15,6 @@ lattice_model_options lattice_model_options_default(void)
 }
 
 /* ------------------------------------------------------------------ opening */
-
-/* This build computes on the CPU; other devices are refused by name rather than passed over. */
-static lattice_status check_device(const char *device, lattice_error *err)
-{
-    if (!device || strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0) return LATTICE_OK;
-    if (strncmp(device, "cuda", 4) == 0 || strcmp(device, "metal") == 0)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "device '%s': this build has no GPU backend; use auto or cpu", device);
-    return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "unknown device '%s'; use auto or cpu", device);
-}
 
 /* The tokens that a language model judges documents with, "no" and "yes". A checkpoint with modules.json is meant for vectors, and
  * one whose vocabulary lacks a word cannot be asked. */
@@ -68,6 +62,41 @@ static void count_weights(lattice_model *m)
     }
 }
 
+/* Puts a GPU before the CPU, where one is wanted, there and able to take the model; a GPU that is not leaves all as it was, with a
+ * warning that says why (INV-4). */
+static lattice_status compile_on_gpu(lattice_model *m, const lattice_model_options *options, const lt_compile_options *compile,
+                                     lattice_error *err)
+{
+    lt_gpu_device *device;
+    lt_backend *gpu, *both = NULL;
+    lt_gpu_shape shape;
+    char reason[LT_GPU_REASON];
+    lattice_error why;
+    LT_TRY(lt_gpu_select(m->runtime, options->device, &device, err));
+    if (!device) return LATTICE_OK;
+    lattice_status status = lt_gpu_shape_of(&m->plan, &shape, &why);
+    if (status == LATTICE_OK && !lt_gpu_shape_admits(&shape, reason))
+        status = lt_fail(&why, LATTICE_ERR_UNSUPPORTED, "%s", reason);
+    if (status != LATTICE_OK) device->free(device);
+    if (status == LATTICE_OK) status = lt_gpu_backend_create(m->runtime, device, options->compute, &gpu, &why);
+    if (status == LATTICE_OK) {
+        status = lt_fallback_backend_create(m->runtime, gpu, m->backend, m->config.gpu_max_seq_len, &both, &why);
+        if (status != LATTICE_OK) gpu->free(gpu);
+    }
+    if (status == LATTICE_OK) {
+        lt_backend *cpu = m->backend;
+        m->backend = both;
+        status = both->compile(both, &m->plan, compile, &m->program, &why);
+        if (status != LATTICE_OK) {
+            m->backend = cpu;
+            lt_fallback_backend_dissolve(both);
+        }
+    }
+    if (status == LATTICE_OK) return LATTICE_OK;
+    lt_log(m->runtime, LATTICE_LOG_WARNING, "%s: running on the CPU: %s", m->folder, why.message);
+    return LATTICE_OK;
+}
+
 static lattice_status compile_plan(lattice_model *m, const lattice_model_options *options, lattice_error *err)
 {
     LT_TRY(lt_cpu_backend_create(m->runtime, options->isa, options->compute, &m->backend, err));
@@ -82,7 +111,8 @@ static lattice_status compile_plan(lattice_model *m, const lattice_model_options
     m->max_tokens = m->batch_tokens > m->max_positions ? m->batch_tokens : m->max_positions;
     m->max_seqs = m->max_tokens < MAX_SEQS ? m->max_tokens : MAX_SEQS;
     lt_compile_options compile = { .max_tokens = m->max_tokens, .max_seqs = m->max_seqs };
-    return m->backend->compile(m->backend, &m->plan, &compile, &m->program, err);
+    LT_TRY(compile_on_gpu(m, options, &compile, err));
+    return m->program ? LATTICE_OK : m->backend->compile(m->backend, &m->plan, &compile, &m->program, err);
 }
 
 static lattice_status open_dense(lattice_model *m, lattice_error *err)
@@ -144,7 +174,7 @@ static lattice_status open_model(lattice_model *m, const char *folder, const lat
     m->has_lock = true;
     if (pthread_mutex_init(&m->fingerprint_lock, NULL) != 0) return lt_no_memory(err, sizeof m->lock, "a lock");
     m->has_fingerprint_lock = true;
-    LT_TRY(check_device(options->device, err));
+    LT_TRY(lt_gpu_check_name(m->runtime, options->device, err));
     if (!lt_path_is_folder(folder)) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: no such folder", folder);
     LT_TRY(lt_config_read(m->mem, folder, &m->config, err));
     LT_TRY(lt_sentence_read(m->mem, folder, &m->config, !options->no_mmap, &m->sentence, err));

@@ -1,0 +1,18 @@
+# cmake -DOUT=texts.h -DNAME=PREFIX "-DPARTS=template=a;b|other=c" -P EmbedText.cmake
+# Writes a header with one static array of bytes for each part: its files one behind the other, and a NUL.
+set(text "/* Made by the build from the files of kernels/. */\n")
+string(REPLACE "|" ";" parts "${PARTS}")
+foreach(part ${parts})
+  string(REGEX MATCH "^([^=]*)=(.*)$" matched "${part}")
+  set(part_name ${CMAKE_MATCH_1})
+  string(REPLACE "," ";" files "${CMAKE_MATCH_2}")
+  string(APPEND text "static const unsigned char ${NAME}_${part_name}[] = {\n")
+  foreach(file ${files})
+    file(READ ${file} hex HEX)
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+    string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "\\1\n" bytes "${bytes}")
+    string(APPEND text "${bytes}\n")
+  endforeach()
+  string(APPEND text "0\n};\n")
+endforeach()
+file(WRITE ${OUT} "${text}")

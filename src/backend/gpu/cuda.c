@@ -1,0 +1,283 @@
+/* An NVIDIA device through the driver API: memory, uploads, kernels, launches on one stream. */
+#include <stdio.h>
+
+#include "backend/gpu/cuda_api.h"
+#include "backend/gpu/template.h"
+
+enum { STAGING = 32 << 20, MAX_ARGS = 256 };
+
+lattice_status lt_cuda_fail(const cuda_device *d, cu_result result, const char *what, lattice_error *err)
+{
+    const char *name = "unknown error", *text = "";
+    if (d->cu.error_name) d->cu.error_name(result, &name);
+    if (d->cu.error_text) d->cu.error_text(result, &text);
+    return lt_fail(err, result == CU_OUT_OF_MEMORY ? LATTICE_ERR_NO_MEMORY : LATTICE_ERR_DEVICE, "cuda: %s: %s: %s", what, name, text);
+}
+
+#define CU_TRY(d, what, expr)                                                         \
+    do {                                                                              \
+        cu_result cu_try_ = (expr);                                                   \
+        if (cu_try_ != CU_OK) return lt_cuda_fail((d), cu_try_, (what), err);         \
+    } while (0)
+
+/* Every call comes from a thread that may not have used the device before. */
+static cuda_device *enter(lt_gpu_device *device)
+{
+    cuda_device *d = (cuda_device *)device;
+    d->cu.context_set(d->context);
+    return d;
+}
+
+/* ------------------------------------------------------------------ kernels */
+
+static lattice_status build(lt_gpu_device *device, lt_str source, void **library, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    lt_buf code;
+    lt_buf_init(&code, &d->runtime->mem);
+    lattice_status status = lt_cuda_compile(d, source, &code, err);
+    if (status == LATTICE_OK) {
+        cu_result result = d->cu.module_load(library, code.data);
+        if (result != CU_OK) status = lt_cuda_fail(d, result, "loading the kernels", err);
+    }
+    lt_buf_free(&code);
+    return status;
+}
+
+static lattice_status find(lt_gpu_device *device, void *library, const char *name, void **kernel, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    cu_result result = d->cu.module_function(kernel, library, name);
+    return result == CU_OK ? LATTICE_OK : lt_cuda_fail(d, result, name, err);
+}
+
+static void library_free(lt_gpu_device *device, void *library)
+{
+    enter(device)->cu.module_unload(library);
+}
+
+static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    cu_pointer pointers[LT_GPU_MAX_BUFFERS];
+    void *parameters[LT_GPU_MAX_BUFFERS + 1];
+    unsigned char args[MAX_ARGS];
+    if (l->args_size > sizeof args || l->grid[0] > INT32_MAX || l->grid[1] > 65535)
+        return lt_fail(err, LATTICE_ERR_DEVICE, "cuda: a grid of %zu x %zu is too large", l->grid[0], l->grid[1]);
+    memcpy(args, l->args, l->args_size);
+    for (int i = 0; i < l->n_buffers; i++) {
+        pointers[i] = lt_cuda_pointer(l->buffers[i]);
+        parameters[i] = &pointers[i];
+    }
+    parameters[l->n_buffers] = args;
+    CU_TRY(d, "a launch",
+           d->cu.launch(l->kernel, (unsigned)l->grid[0], (unsigned)l->grid[1], 1, (unsigned)l->threads, 1, 1, (unsigned)l->shared_bytes,
+                        d->stream, parameters, NULL));
+    return LATTICE_OK;
+}
+
+static lattice_status finish(lt_gpu_device *device, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    CU_TRY(d, "waiting for the device", d->cu.stream_finish(d->stream));
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ memory */
+
+static lattice_status allocate(lt_gpu_device *device, size_t size, void **memory, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    char what[64];
+    cu_pointer pointer = 0;
+    snprintf(what, sizeof what, "%zu bytes of device memory", size);
+    *memory = NULL;
+    CU_TRY(d, what, d->cu.allocate(&pointer, size > 0 ? size : 1));
+    *memory = (void *)(uintptr_t)pointer;
+    return LATTICE_OK;
+}
+
+static void release(lt_gpu_device *device, void *memory)
+{
+    if (!memory) return;
+    cuda_device *d = enter(device);
+    d->cu.stream_finish(d->stream);
+    d->cu.release((cu_pointer)(uintptr_t)memory);
+}
+
+typedef struct copy_task {
+    char *to;
+    const char *from;
+    size_t size;
+} copy_task;
+
+/* Reading a mapped file takes page faults, so all threads share in it. */
+static void copy_part(void *arg, int thread, int n_threads)
+{
+    const copy_task *task = arg;
+    size_t begin = task->size / (size_t)n_threads * (size_t)thread;
+    size_t end = thread + 1 == n_threads ? task->size : task->size / (size_t)n_threads * ((size_t)thread + 1);
+    memcpy(task->to + begin, task->from + begin, end - begin);
+}
+
+static lattice_status open_staging(cuda_device *d, lattice_error *err)
+{
+    for (int i = 0; i < 2; i++) {
+        if (d->staging[i]) continue;
+        CU_TRY(d, "pinned memory", d->cu.host_allocate(&d->staging[i], STAGING));
+        CU_TRY(d, "an event", d->cu.event_create(&d->staged[i], 2 /* no timing */));
+        CU_TRY(d, "an event", d->cu.event_record(d->staged[i], d->stream));
+    }
+    return LATTICE_OK;
+}
+
+/* Through two pinned buffers in turn: while one is on its way, the other is filled. */
+static lattice_status upload(lt_gpu_device *device, lt_gpu_ref to, const void *data, size_t size, lattice_error *err)
+{
+    enum { SHARE = 1 << 20 }; /* below, one thread copies */
+    cuda_device *d = enter(device);
+    LT_TRY(open_staging(d, err));
+    for (size_t done = 0; done < size;) {
+        size_t part = size - done < STAGING ? size - done : STAGING;
+        int i = d->next_staging;
+        d->next_staging = 1 - i;
+        CU_TRY(d, "an upload", d->cu.event_finish(d->staged[i]));
+        copy_task task = { d->staging[i], (const char *)data + done, part };
+        if (part >= SHARE)
+            lt_pool_run(d->runtime->pool, copy_part, &task);
+        else
+            memcpy(task.to, task.from, part);
+        CU_TRY(d, "an upload", d->cu.upload(lt_cuda_pointer(lt_gpu_at(to, done)), d->staging[i], part, d->stream));
+        CU_TRY(d, "an upload", d->cu.event_record(d->staged[i], d->stream));
+        done += part;
+    }
+    return LATTICE_OK;
+}
+
+static lattice_status download(lt_gpu_device *device, void *data, lt_gpu_ref from, size_t size, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    CU_TRY(d, "a download", d->cu.download(data, lt_cuda_pointer(from), size, d->stream));
+    CU_TRY(d, "a download", d->cu.stream_finish(d->stream));
+    return LATTICE_OK;
+}
+
+static lattice_status copy(lt_gpu_device *device, lt_gpu_ref to, lt_gpu_ref from, size_t size, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    CU_TRY(d, "a copy", d->cu.copy(lt_cuda_pointer(to), lt_cuda_pointer(from), size, d->stream));
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ opening */
+
+static void device_free(lt_gpu_device *device)
+{
+    cuda_device *d = (cuda_device *)device;
+    if (d->context) {
+        d->cu.context_set(d->context);
+        if (d->stream) d->cu.stream_finish(d->stream);
+        lt_cuda_blas_close(d);
+        for (int i = 0; i < 2; i++) {
+            if (d->staged[i]) d->cu.event_destroy(d->staged[i]);
+            if (d->staging[i]) d->cu.host_release(d->staging[i]);
+        }
+        if (d->stream) d->cu.stream_destroy(d->stream);
+        d->cu.context_set(NULL);
+        d->cu.context_release(d->device);
+    }
+    lt_cuda_unload(&d->cu.handle);
+    lt_free(&d->runtime->mem, d);
+}
+
+/* Loads and initialises the driver; false and the reason where there is none, or no device. */
+static bool start_driver(cuda_driver_api *cu, int *count, char *text, size_t size)
+{
+    if (!lt_cuda_load_driver(cu, text, size)) return false;
+    cu_result result = cu->init(0);
+    *count = 0;
+    if (result == CU_OK) result = cu->device_count(count);
+    if (result == CU_OK && *count > 0) return true;
+    const char *why = "no device";
+    if (result != CU_OK) cu->error_text(result, &why);
+    snprintf(text, size, "%s", why ? why : "the driver does not start");
+    lt_cuda_unload(&cu->handle);
+    return false;
+}
+
+static lattice_status open_device(cuda_device *d, int index, lattice_error *err)
+{
+    size_t bytes = 0;
+    CU_TRY(d, "the device", d->cu.device_get(&d->device, index));
+    CU_TRY(d, "its name", d->cu.device_name(d->base.name, (int)sizeof d->base.name, d->device));
+    CU_TRY(d, "its memory", d->cu.device_memory(&bytes, d->device));
+    d->base.memory_bytes = bytes;
+    CU_TRY(d, "its version", d->cu.device_attribute(&d->major, CU_ATTRIBUTE_MAJOR, d->device));
+    CU_TRY(d, "its version", d->cu.device_attribute(&d->minor, CU_ATTRIBUTE_MINOR, d->device));
+    CU_TRY(d, "the driver's version", d->cu.driver_version(&d->driver_version));
+    CU_TRY(d, "a context", d->cu.context_retain(&d->context, d->device));
+    CU_TRY(d, "a context", d->cu.context_set(d->context));
+    CU_TRY(d, "a stream", d->cu.stream_create(&d->stream, 1 /* not ordered with the default stream */));
+    lt_cuda_blas_open(d);
+    return LATTICE_OK;
+}
+
+static lattice_status cuda_open(lattice_runtime *runtime, int index, lt_gpu_device **device, lattice_error *err)
+{
+    *device = NULL;
+    cuda_device *d = lt_alloc_zero(&runtime->mem, sizeof *d);
+    if (!d) return lt_no_memory(err, sizeof *d, "a device");
+    char text[200];
+    int count;
+    lattice_status status = LATTICE_OK;
+    d->runtime = runtime;
+    if (!start_driver(&d->cu, &count, text, sizeof text))
+        status = lt_fail(err, LATTICE_ERR_NOT_FOUND, "cuda: no device can be used: %s", text);
+    else if (index >= count)
+        status = lt_fail(err, LATTICE_ERR_NOT_FOUND, "cuda: there is no device %d; this machine has %d", index, count);
+    else
+        status = open_device(d, index, err);
+    if (status != LATTICE_OK) {
+        device_free(&d->base);
+        return status;
+    }
+    d->base.driver = "cuda";
+    d->base.shim = lt_gpu_shim_cuda();
+    d->base.extra = LT_STR("");
+    d->base.build = build;
+    d->base.find = find;
+    d->base.library_free = library_free;
+    d->base.allocate = allocate;
+    d->base.release = release;
+    d->base.upload = upload;
+    d->base.download = download;
+    d->base.copy = copy;
+    d->base.launch = launch;
+    d->base.finish = finish;
+    d->base.free = device_free;
+    *device = &d->base;
+    return LATTICE_OK;
+}
+
+static bool cuda_describe(char *text, size_t size)
+{
+    cuda_driver_api cu = { 0 };
+    int count;
+    if (!start_driver(&cu, &count, text, size)) return false;
+    size_t length = 0;
+    text[0] = '\0';
+    for (int i = 0; i < count && length < size; i++) {
+        cu_device device = 0;
+        char name[96] = "";
+        size_t bytes = 0;
+        if (cu.device_get(&device, i) != CU_OK) continue;
+        cu.device_name(name, (int)sizeof name, device);
+        cu.device_memory(&bytes, device);
+        int n = snprintf(text + length, size - length, "%s%s, %zu GiB", i > 0 ? "; " : "", name, bytes >> 30);
+        if (n > 0) length += (size_t)n;
+    }
+    lt_cuda_unload(&cu.handle);
+    return true;
+}
+
+const lt_gpu_driver lt_gpu_cuda = { .name = "cuda", .open = cuda_open, .describe = cuda_describe };

@@ -1,0 +1,152 @@
+/* The GPU backend: a plan compiled for one device. Device-independent; device.h is all that it knows of CUDA or Metal.
+ *
+ * Opening uploads the weights and compiles the template for the model's shape. A run uploads ids and tables of the batch, launches
+ * a kernel or a library's product for every operation in order, and downloads the result. */
+#ifndef LT_BACKEND_GPU_GPU_H
+#define LT_BACKEND_GPU_GPU_H
+
+#include <pthread.h>
+
+#include "backend/backend.h"
+#include "backend/gpu/device.h"
+#include "backend/gpu/shape.h"
+
+/* ------------------------------------------------------------------ opening */
+
+/* The device that `name` asks for: "auto" or NULL, "cpu", "cuda", "cuda:1", "metal". *device is NULL when the CPU is to be used;
+ * why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning. The only place that reads the environment. */
+lattice_status lt_gpu_select(lattice_runtime *runtime, const char *name, lt_gpu_device **device, lattice_error *err);
+
+/* LATTICE_ERR_INVALID_ARGUMENT when `name` is no device's. */
+lattice_status lt_gpu_check_name(const lattice_runtime *runtime, const char *name, lattice_error *err);
+
+/* A backend on a device, which it owns from then on, also after a failure. compute: F32; BF16: products in bfloat16; AUTO: BF16
+ * where every matrix is stored so. */
+lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *device, lattice_compute compute,
+                                     lt_backend **backend, lattice_error *err);
+
+/* ------------------------------------------------------------------ program */
+
+/* X(name of the kernel in the template) */
+#define LT_GPU_KERNEL_LIST(X) \
+    X(embed)                  \
+    X(add_norm)               \
+    X(activate_rows)          \
+    X(glu_rows)               \
+    X(convert_rows)           \
+    X(gate_rows)              \
+    X(gated_norm)             \
+    X(pool)                   \
+    X(gemm_r8)                \
+    X(gemm_r16)               \
+    X(gemm_r32)               \
+    X(fused_attention)        \
+    X(append_rows)            \
+    X(fused_qk_norm_rope)     \
+    X(conv)                   \
+    X(conv_keep)              \
+    X(delta_units)            \
+    X(gated_delta)
+
+typedef enum lt_gpu_kernel {
+#define X(name) LT_GPU_##name,
+    LT_GPU_KERNEL_LIST(X)
+#undef X
+    LT_GPU_KERNELS
+} lt_gpu_kernel;
+
+typedef struct lt_gpu_weight {
+    lt_gpu_ref ref;
+    lt_gpu_type type;
+    bool is_vector; /* converted to float32; the taps of a convolution as [taps][channels] */
+    bool is_taps, is_matrix, is_table;
+} lt_gpu_weight;
+
+/* A value is a matrix of `rows` rows of ld numbers; it begins offset * rows bytes into its class of rows. */
+typedef struct lt_gpu_place {
+    lt_gpu_type type;
+    size_t ld, offset;
+} lt_gpu_place;
+
+/* Counted slots of equal size in one allocation that grows: blocks of keys and values, memories of recurrent layers. */
+typedef struct lt_gpu_slots {
+    void *memory;
+    size_t slot_bytes;
+    uint32_t *references;
+    size_t n, capacity; /* slots of the allocation; room in `references` */
+} lt_gpu_slots;
+
+struct lt_program {
+    lattice_runtime *runtime;
+    lt_gpu_device *device;
+    const lt_plan *plan;
+    lt_gpu_shape shape;
+    size_t max_tokens, max_seqs;
+    lattice_compute compute;
+    void *library;
+    void *kernels[LT_GPU_KERNELS];
+    size_t query_tile, head_tile; /* of fused_attention, as its text has them */
+
+    lt_gpu_weight *weights; /* [plan->n_weights] */
+    void *weight_memory;
+    size_t weight_bytes, stored_bytes;
+
+    lt_gpu_place *places; /* [plan->n_values] */
+    size_t row_bytes[3];  /* of the workspace, by lt_rows */
+    size_t glu_bytes, delta_floats; /* scratch a token: of gated products, of the delta rule */
+    size_t scratch_weight_bytes;    /* the largest matrix in float32, for products whose W a library does not take as stored */
+    void *workspace;
+    size_t workspace_bytes;
+    void *tables; /* of the batch */
+    size_t tables_bytes;
+    uint32_t *staging; /* [staging_capacity] words of the batch's tables */
+    size_t staging_capacity;
+    float *rotary_staging;
+    void *rotary; /* cosines [max_positions][half], then sines */
+    const lt_op *rotary_op;
+    size_t rotary_filled;
+
+    bool admits_states;
+    lt_gpu_type kv_type;
+    size_t block_numbers, memory_floats;
+    size_t *state_offset; /* [plan->n_ops] numbers into a block (attention) or a memory */
+    lt_gpu_slots blocks, memories;
+
+    pthread_mutex_t lock; /* of runs and of the slots */
+};
+
+/* weights.c: uploads all weights of the plan. */
+lattice_status lt_gpu_weights_upload(lt_program *program, lattice_error *err);
+
+/* state.c */
+#define LT_GPU_NO_SLOT UINT32_MAX
+
+struct lt_state {
+    lt_program *program;
+    size_t length, pending;
+    bool running;
+    uint32_t *blocks; /* [n_blocks] slots */
+    size_t n_blocks, capacity;
+    uint32_t memory, next; /* slots, or LT_GPU_NO_SLOT */
+};
+
+extern const lt_state_ops lt_gpu_state_ops;
+lattice_status lt_gpu_place_states(lt_program *program, lattice_error *err);
+void lt_gpu_slots_free(lt_program *program, lt_gpu_slots *slots);
+lattice_status lt_gpu_states_enter(const lt_program *program, const lt_batch *batch, lattice_error *err);
+void lt_gpu_states_leave(const lt_batch *batch, bool succeeded);
+
+/* execute.c */
+lattice_status lt_gpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
+                          lattice_error *err);
+
+static inline size_t lt_gpu_ceil(size_t a, size_t b)
+{
+    return a / b + (a % b != 0);
+}
+static inline size_t lt_gpu_round(size_t a, size_t multiple)
+{
+    return lt_gpu_ceil(a, multiple) * multiple;
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* Weights on the device: one allocation, each operand's segments one behind the other.
+ *
+ * Matrices and tables keep their stored type, so that a product reads no more bytes than there are; where products are made in
+ * bfloat16, matrices of other types are rounded to it here. Vectors become float32. When a tensor has been copied, its mapped
+ * pages are given back. */
+#include <string.h>
+
+#include "backend/cpu/kernels.h"
+#include "backend/gpu/gpu.h"
+
+enum { ALIGN = 256, CHUNK = 1 << 20 };
+
+static lt_gpu_type stored_type(lt_dtype dtype)
+{
+    return dtype == LT_F32 ? LT_GPU_F32 : dtype == LT_F16 ? LT_GPU_F16 : LT_GPU_BF16;
+}
+
+static void mark_uses(lt_program *p)
+{
+    for (size_t i = 0; i < p->plan->n_ops; i++) {
+        const lt_op *op = &p->plan->ops[i];
+        for (int k = 0; k < 4; k++) {
+            if (op->weight[k] == LT_NONE) continue;
+            lt_gpu_weight *w = &p->weights[op->weight[k]];
+            if (op->code == LT_OP_EMBED) {
+                w->is_table = true;
+            } else if (op->code == LT_OP_LINEAR && k == 0) {
+                w->is_matrix = true;
+            } else {
+                w->is_vector = true;
+                w->is_taps = op->code == LT_OP_CONV;
+            }
+        }
+    }
+}
+
+static lattice_status place_weights(lt_program *p, lattice_error *err)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < p->plan->n_weights; i++) {
+        const lt_weight *source = &p->plan->weights[i];
+        lt_gpu_weight *w = &p->weights[i];
+        if (source->dtype != LT_F32 && source->dtype != LT_F16 && source->dtype != LT_BF16)
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: tensor '%.*s' has type %s",
+                           LT_STR_ARG(source->segments[0].tensor->name), lt_dtype_name(source->dtype));
+        if (w->is_vector && (w->is_matrix || w->is_table))
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: tensor '%.*s' is a vector and a matrix",
+                           LT_STR_ARG(source->segments[0].tensor->name));
+        w->type = w->is_vector                                               ? LT_GPU_F32
+                  : w->is_matrix && p->compute == LATTICE_COMPUTE_BF16 ? LT_GPU_BF16
+                                                                             : stored_type(source->dtype);
+        size_t numbers, bytes;
+        if (!lt_mul(source->rows, source->cols, &numbers) || !lt_mul(numbers, lt_gpu_type_size(w->type), &bytes) ||
+            numbers > UINT32_MAX * (uint64_t)64 || source->rows > UINT32_MAX / 2 || source->cols > UINT32_MAX / 2 ||
+            !lt_add(bytes, ALIGN, &bytes) || !lt_add(total, lt_gpu_round(bytes - ALIGN, ALIGN), &total))
+            return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: tensor '%.*s' is too large",
+                           LT_STR_ARG(source->segments[0].tensor->name));
+        w->ref.offset = total - lt_gpu_round(bytes - ALIGN, ALIGN);
+        p->stored_bytes += numbers * lt_dtype_size(source->dtype);
+        if (w->is_matrix && numbers * sizeof(float) > p->scratch_weight_bytes) p->scratch_weight_bytes = numbers * sizeof(float);
+    }
+    p->weight_bytes = total > 0 ? total : ALIGN;
+    LT_TRY(p->device->allocate(p->device, p->weight_bytes, &p->weight_memory, err));
+    for (size_t i = 0; i < p->plan->n_weights; i++) p->weights[i].ref.memory = p->weight_memory;
+    return LATTICE_OK;
+}
+
+static uint16_t to_bf16(float value)
+{
+    uint32_t u;
+    memcpy(&u, &value, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* Numbers [first, first + n) of a segment, as the device has them, into `to`. floats: [n] scratch. */
+static void convert(const lt_weight *source, const lt_gpu_weight *w, const uint8_t *data, size_t first, size_t n, void *to,
+                    float *floats, const lt_kernels *kernels)
+{
+    float *values = w->type == LT_GPU_F32 ? to : floats;
+    kernels->convert(values, data + first * lt_dtype_size(source->dtype), source->dtype, n);
+    for (size_t i = 0; i < n && source->plus_one; i++) values[i] += 1;
+    for (size_t i = 0; i < n && w->type == LT_GPU_BF16; i++) ((uint16_t *)to)[i] = to_bf16(values[i]);
+}
+
+/* [channels][taps] as [taps][channels]. */
+static lattice_status upload_taps(lt_program *p, const lt_weight *source, const lt_gpu_weight *w, const uint8_t *data,
+                                  const lt_kernels *kernels, lattice_error *err)
+{
+    const size_t channels = source->rows, taps = source->cols;
+    float *turned = lt_alloc_array(&p->runtime->mem, channels * taps, sizeof *turned);
+    if (!turned) return lt_no_memory(err, channels * taps * sizeof *turned, "the taps of a convolution");
+    for (size_t c = 0; c < channels; c++) {
+        for (size_t j = 0; j < taps; j++)
+            kernels->convert(turned + j * channels + c, data + (c * taps + j) * lt_dtype_size(source->dtype), source->dtype, 1);
+    }
+    lattice_status status = p->device->upload(p->device, w->ref, turned, channels * taps * sizeof *turned, err);
+    lt_free(&p->runtime->mem, turned);
+    return status;
+}
+
+static lattice_status upload_weight(lt_program *p, const lt_weight *source, const lt_gpu_weight *w, void *scratch, float *floats,
+                                    lattice_error *err)
+{
+    const lt_kernels *kernels = lt_kernels_find(NULL);
+    size_t size = lt_gpu_type_size(w->type), done = 0;
+    bool as_stored = !source->plus_one && !w->is_taps && w->type == stored_type(source->dtype);
+    for (int s = 0; s < source->n_segments; s++) {
+        const lt_segment *segment = &source->segments[s];
+        const void *mapped;
+        LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &mapped, err));
+        const uint8_t *data = (const uint8_t *)mapped + segment->first_row * source->cols * lt_dtype_size(source->dtype);
+        size_t n = lt_segment_rows(segment, source->cols) * source->cols;
+        if (as_stored) {
+            LT_TRY(p->device->upload(p->device, lt_gpu_at(w->ref, done * size), data, n * size, err));
+        } else if (w->is_taps) {
+            LT_TRY(upload_taps(p, source, w, data, kernels, err));
+        } else {
+            for (size_t first = 0; first < n; first += CHUNK) {
+                size_t part = n - first < CHUNK ? n - first : CHUNK;
+                convert(source, w, data, first, part, scratch, floats, kernels);
+                LT_TRY(p->device->upload(p->device, lt_gpu_at(w->ref, (done + first) * size), scratch, part * size, err));
+            }
+        }
+        done += n;
+        if (segment->n_rows == 0) lt_checkpoint_forget(segment->checkpoint, segment->tensor);
+    }
+    return LATTICE_OK;
+}
+
+lattice_status lt_gpu_weights_upload(lt_program *p, lattice_error *err)
+{
+    const lattice_allocator *mem = &p->runtime->mem;
+    p->weights = lt_alloc_zero(mem, (p->plan->n_weights + 1) * sizeof *p->weights);
+    if (!p->weights) return lt_no_memory(err, p->plan->n_weights * sizeof *p->weights, "weights");
+    mark_uses(p);
+    LT_TRY(place_weights(p, err));
+    float *scratch = lt_alloc_array(mem, CHUNK, sizeof(float)), *floats = lt_alloc_array(mem, CHUNK, sizeof(float));
+    lattice_status status = scratch && floats ? LATTICE_OK : lt_no_memory(err, CHUNK * sizeof(float), "uploading weights");
+    for (size_t i = 0; status == LATTICE_OK && i < p->plan->n_weights; i++)
+        status = upload_weight(p, &p->plan->weights[i], &p->weights[i], scratch, floats, err);
+    lt_free(mem, scratch);
+    lt_free(mem, floats);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* All fixtures on an NVIDIA GPU, in float32 and in bfloat16, against the CPU and the golden values. Skipped where there is none. */
+#include "gpu_checks.h"
+
+static const gpu_subject cuda = { .device = "cuda", .max_tokens = BATCH_TOKENS, .prints = true };
+
+static bool has_cuda(void)
+{
+    char text[256];
+    return lt_gpu_cuda.describe(text, sizeof text);
+}
+
+static void check(const char *folder)
+{
+    if (!has_cuda()) skip();
+    gpu_check_fixture(&cuda, folder, LATTICE_COMPUTE_F32, 40);
+    gpu_check_fixture(&cuda, folder, LATTICE_COMPUTE_BF16, 40);
+}
+
+#define FIXTURE_TEST(name, folder)      \
+    static void name(void **state)      \
+    {                                   \
+        (void)state;                    \
+        check(FIXTURE(folder));         \
+    }
+
+FIXTURE_TEST(bert_equals_the_cpu, "bert-cls")
+FIXTURE_TEST(bert_in_f16_equals_the_cpu, "bert-mean-f16")
+FIXTURE_TEST(roberta_equals_the_cpu, "roberta-max")
+FIXTURE_TEST(xlmr_equals_the_cpu, "xlmr-mean")
+FIXTURE_TEST(cross_encoder_of_one_label_equals_the_cpu, "cross-encoder-1")
+FIXTURE_TEST(cross_encoder_of_three_labels_equals_the_cpu, "cross-encoder-3")
+FIXTURE_TEST(xlmr_cross_encoder_equals_the_cpu, "xlmr-cross-encoder")
+FIXTURE_TEST(qwen3_embedding_equals_the_cpu, "qwen3-embedding")
+FIXTURE_TEST(qwen3_embedding_of_head_dim_80_equals_the_cpu, "qwen3-embedding-hd80-sharded-bf16")
+FIXTURE_TEST(qwen3_reranker_equals_the_cpu, "qwen3-reranker")
+FIXTURE_TEST(qwen35_equals_the_cpu, "qwen3.5-text")
+FIXTURE_TEST(qwen35_in_bf16_equals_the_cpu, "qwen3.5-vl-layout-bf16")
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bert_equals_the_cpu),
+        cmocka_unit_test(bert_in_f16_equals_the_cpu),
+        cmocka_unit_test(roberta_equals_the_cpu),
+        cmocka_unit_test(xlmr_equals_the_cpu),
+        cmocka_unit_test(cross_encoder_of_one_label_equals_the_cpu),
+        cmocka_unit_test(cross_encoder_of_three_labels_equals_the_cpu),
+        cmocka_unit_test(xlmr_cross_encoder_equals_the_cpu),
+        cmocka_unit_test(qwen3_embedding_equals_the_cpu),
+        cmocka_unit_test(qwen3_embedding_of_head_dim_80_equals_the_cpu),
+        cmocka_unit_test(qwen3_reranker_equals_the_cpu),
+        cmocka_unit_test(qwen35_equals_the_cpu),
+        cmocka_unit_test(qwen35_in_bf16_equals_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
