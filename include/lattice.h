@@ -167,7 +167,7 @@ typedef struct lattice_model lattice_model;
 
 /* Arithmetic of the matrix products, attention included. */
 typedef enum lattice_compute {
-    LATTICE_COMPUTE_AUTO = 0, /* bf16 for 16-bit weights where the CPU multiplies it fast, else f32 */
+    LATTICE_COMPUTE_AUTO = 0, /* bf16 for 16-bit weights where the CPU multiplies it fast, and on a GPU for bfloat16 weights; else f32 */
     LATTICE_COMPUTE_F32 = 1,  /* the reference */
     LATTICE_COMPUTE_BF16 = 2, /* operands rounded to bfloat16, sums in float32; LATTICE_ERR_UNSUPPORTED where the set has none */
     LATTICE_COMPUTE_INT8 = 3, /* not built in yet: LATTICE_ERR_UNSUPPORTED */
@@ -175,7 +175,7 @@ typedef enum lattice_compute {
 
 typedef struct lattice_model_options {
     lattice_compute compute;
-    const char *device;      /* "auto", "cpu"; NULL: auto */
+    const char *device;      /* "auto", "cpu", "cuda", "cuda:N"; NULL: auto. A GPU that cannot be used leaves the CPU, with a warning */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"; NULL: auto */
     bool no_mmap;            /* read files into memory instead of mapping them */
     size_t batch_tokens;     /* token budget of one batch; 0: 16384 */
@@ -211,7 +211,7 @@ typedef struct lattice_model_info {
     size_t batch_tokens;       /* tokens of one batch */
     bool normalizes;           /* the checkpoint's vectors have unit length */
     const char *compute;       /* arithmetic in use: "f32" or "bf16" */
-    const char *device;        /* "cpu" */
+    const char *device;        /* "cpu" or "cuda" */
     const char *isa;           /* instruction set in use */
     uint64_t n_parameters;
     uint64_t weight_bytes;     /* bytes of the tensors in use, as stored */

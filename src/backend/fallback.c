@@ -23,10 +23,10 @@ struct lt_program {
     const lt_plan *plan;
     struct lt_program *gpu, *cpu;
     size_t max_tokens;
-    atomic_bool failed;          /* the device: all runs are on the CPU */
+    atomic_bool failed; /* the device: all runs are on the CPU */
     atomic_bool warned_length;
-    pthread_mutex_t lock;        /* of `inner`, while a batch with states is handed on */
-    struct lt_state **inner;     /* [max_seqs] */
+    pthread_mutex_t lock;    /* of `inner`, while a batch with states is handed on */
+    struct lt_state **inner; /* [max_seqs] */
 };
 
 struct lt_state {
@@ -69,8 +69,15 @@ static lattice_status replay(lt_state *s, struct lt_state *cpu, size_t begin, si
     const lt_backend *backend = s->program->backend->cpu;
     size_t starts[2] = { 0, n }, row = n - 1;
     for (size_t i = 0; i < n; i++) positions[i] = (uint32_t)(begin + i);
-    lt_batch batch = { .n_tokens = n, .n_seqs = 1, .n_out = 1, .ids = s->ids + begin, .positions = positions, .seq_starts = starts,
-                       .out_rows = &row, .past_lens = &begin, .states = &cpu };
+    lt_batch batch = { .n_tokens = n,
+                       .n_seqs = 1,
+                       .n_out = 1,
+                       .ids = s->ids + begin,
+                       .positions = positions,
+                       .seq_starts = starts,
+                       .out_rows = &row,
+                       .past_lens = &begin,
+                       .states = &cpu };
     LT_TRY(backend->states->reserve(cpu, n, err));
     LT_TRY(backend->run(s->program->cpu, &batch, tail, out, NULL, err));
     backend->states->commit(cpu);
@@ -153,7 +160,8 @@ static lattice_status state_reserve(lt_state *s, size_t n, lattice_error *err)
     lattice_status status = ops_of(s)->reserve(inner_of(s), n, err);
     if (status == LATTICE_OK || s->cpu) return status;
     /* The device has no room, or is lost. */
-    lt_log(s->program->backend->runtime, LATTICE_LOG_WARNING, "a conversation goes on on the CPU: %s", err ? err->message : "no room");
+    lt_log(s->program->backend->runtime, LATTICE_LOG_WARNING, "a conversation goes on on the CPU: %s",
+           err ? err->message : "no room");
     LT_TRY(move_state(s, err));
     return s->program->backend->cpu->states->reserve(s->cpu, n, err);
 }
@@ -235,7 +243,8 @@ static lattice_status check_states(const lt_program *p, const lt_batch *batch, l
         if (!state || state->program != p)
             return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has no state, or one of another model", s);
         if (state->pending)
-            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", s);
+            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded",
+                           s);
         size_t rows = state->length + batch->seq_starts[s + 1] - batch->seq_starts[s];
         if (state->length != batch->past_lens[s] || state->capacity < rows)
             return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for its rows", s);
@@ -286,8 +295,8 @@ static bool is_device_failure(lattice_status status)
     return status == LATTICE_ERR_DEVICE || status == LATTICE_ERR_NO_MEMORY;
 }
 
-static lattice_status run_somewhere(lt_program *p, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
-                                    lattice_error *err)
+static lattice_status run_somewhere(lt_program *p, const lt_batch *batch, lt_tail_kind tail, float *out,
+                                    const lt_run_hooks *hooks, lattice_error *err)
 {
     if (on_cpu(p, batch)) return run_on_cpu(p, batch, tail, out, hooks, err);
     lattice_error why = { .code = LATTICE_OK };
@@ -297,7 +306,8 @@ static lattice_status run_somewhere(lt_program *p, const lt_batch *batch, lt_tai
         return status;
     }
     if (!atomic_exchange(&p->failed, true))
-        lt_log(p->backend->runtime, LATTICE_LOG_WARNING, "the GPU failed; this and all further runs are on the CPU: %s", why.message);
+        lt_log(p->backend->runtime, LATTICE_LOG_WARNING, "the GPU failed; this and all further runs are on the CPU: %s",
+               why.message);
     lt_run_hooks again = hooks ? *hooks : (lt_run_hooks){ 0 };
     again.fail_at_op = 0;
     return run_on_cpu(p, batch, tail, out, &again, err);
@@ -382,13 +392,6 @@ static void backend_free(lt_backend *backend)
     if (!b) return;
     b->gpu->free(b->gpu);
     b->cpu->free(b->cpu);
-    lt_free(&b->runtime->mem, b);
-}
-
-void lt_fallback_backend_dissolve(lt_backend *backend)
-{
-    fallback_backend *b = (fallback_backend *)backend;
-    b->gpu->free(b->gpu);
     lt_free(&b->runtime->mem, b);
 }
 

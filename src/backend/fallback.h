@@ -10,7 +10,4 @@
 lattice_status lt_fallback_backend_create(lattice_runtime *runtime, lt_backend *gpu, lt_backend *cpu, size_t max_seq_len,
                                           lt_backend **backend, lattice_error *err);
 
-/* Frees the pair and the GPU's backend, and leaves the CPU's to the caller: the device could not compile the plan. */
-void lt_fallback_backend_dissolve(lt_backend *backend);
-
 #endif

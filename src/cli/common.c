@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -111,12 +112,26 @@ static void print_log(void *user, lattice_log_level level, const char *message)
     say(kinds[level], message, "");
 }
 
+/* $XDG_CACHE_HOME/lattice or ~/.cache/lattice; false: nowhere. */
+static bool cache_folder(char *path, size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = 0;
+    if (cache && cache[0] == '/')
+        n = snprintf(path, size, "%s/lattice", cache);
+    else if (home && home[0] == '/')
+        n = snprintf(path, size, "%s/.cache/lattice", home);
+    return n > 0 && (size_t)n < size;
+}
+
 lattice_status cli_runtime(const cli_common *common, lattice_runtime **runtime, lattice_error *err)
 {
     static const char *const levels[] = { "error", "warning", "info", "debug" };
     lattice_runtime_options options = lattice_runtime_options_default();
     options.n_threads = (int)common->threads;
     options.log = print_log;
+    char cache[1024];
+    if (cache_folder(cache, sizeof cache)) options.cache_dir = cache;
     for (int i = 0; common->log_level && i < 4; i++)
         if (strcmp(common->log_level, levels[i]) == 0) options.log_level = (lattice_log_level)i;
     return lattice_runtime_create(&options, runtime, err);

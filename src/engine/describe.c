@@ -5,6 +5,8 @@
 #include <cpuid.h>
 #endif
 
+#include "backend/gpu/device.h"
+#include "backend/gpu/shape.h"
 #include "engine/model.h"
 #include "format/json.h"
 
@@ -117,7 +119,13 @@ lattice_status lattice_describe_system(char *out, size_t capacity, size_t *lengt
     lt_json_write_key(&w, "devices");
     lt_json_write_begin(&w, '[');
     write_device(&w, "cpu", true, cpu);
-    write_device(&w, "cuda", false, "this build has no CUDA backend");
+    size_t n_drivers;
+    const lt_gpu_driver *const *drivers = lt_gpu_drivers(&n_drivers);
+    for (size_t i = 0; i < n_drivers; i++) {
+        char reason[256];
+        bool found = drivers[i]->describe(reason, sizeof reason);
+        write_device(&w, drivers[i]->name, found, reason);
+    }
     write_device(&w, "metal", false, "this build has no Metal backend");
     lt_json_write_end(&w, ']');
     lt_json_write_end(&w, '}');
@@ -125,15 +133,6 @@ lattice_status lattice_describe_system(char *out, size_t capacity, size_t *lengt
 }
 
 /* ------------------------------------------------------------------ a model */
-
-const char *lt_gpu_refusal(const lt_config *config)
-{
-    if (config->head_dim == 0) return "head_dim is 0";
-    if (config->head_dim % 4) return "head_dim is not divisible by 4";
-    if (config->n_kv_heads && config->n_heads % config->n_kv_heads)
-        return "the query heads do not divide into the key/value heads";
-    return NULL;
-}
 
 static const char *activation_name(lt_activation activation)
 {
@@ -261,20 +260,22 @@ static void write_head(lt_json_writer *w, const lattice_model_info *info)
     lt_json_write_end(w, ']');
 }
 
-static void write_gpu(lt_json_writer *w, const lt_config *config)
+static void write_gpu(lt_json_writer *w, const lattice_model *m)
 {
-    const char *refusal = lt_gpu_refusal(config);
+    lt_gpu_shape shape;
+    char reason[LT_GPU_REASON] = "its layers differ in shape";
+    bool admissible = lt_gpu_shape_of(&m->plan, &shape, NULL) == LATTICE_OK && lt_gpu_shape_admits(&shape, reason);
     lt_json_write_key(w, "gpu");
     lt_json_write_begin(w, '{');
-    write_bool(w, "admissible", !refusal);
-    char reason[160];
-    size_t groups = config->n_kv_heads ? config->n_heads / config->n_kv_heads : 1;
-    if (refusal)
-        snprintf(reason, sizeof reason, "%s: it runs on the CPU", refusal);
+    write_bool(w, "admissible", admissible);
+    char text[LT_GPU_REASON + 32];
+    size_t groups = admissible ? shape.n_heads / shape.n_kv_heads : 1;
+    if (!admissible)
+        snprintf(text, sizeof text, "%s: it runs on the CPU", reason);
     else
-        snprintf(reason, sizeof reason, "head_dim %zu divides by 4, %zu query head%s to a key/value head", config->head_dim,
-                 groups, groups == 1 ? "" : "s");
-    write_member(w, "reason", reason);
+        snprintf(text, sizeof text, "head_dim %zu divides by 4, %zu query head%s to a key/value head", shape.head_dim, groups,
+                 groups == 1 ? "" : "s");
+    write_member(w, "reason", text);
     lt_json_write_end(w, '}');
 }
 
@@ -350,7 +351,7 @@ lattice_status lattice_model_describe(const lattice_model *m, bool tensors, bool
     write_member(&w, "isa", info.isa);
     write_tokenizer(&w, m);
     write_pooling(&w, &m->sentence);
-    write_gpu(&w, &m->config);
+    write_gpu(&w, m);
     if (tensors) write_tensors(&w, m);
     if (plan) write_plan(&w, m);
     lt_json_write_end(&w, '}');

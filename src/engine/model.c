@@ -16,8 +16,8 @@ lattice_model_options lattice_model_options_default(void)
 
 /* ------------------------------------------------------------------ opening */
 
-/* The tokens that a language model judges documents with, "no" and "yes". A checkpoint with modules.json is meant for vectors, and
- * one whose vocabulary lacks a word cannot be asked. */
+/* The tokens that a language model judges documents with, "no" and "yes". A checkpoint with modules.json is meant for vectors,
+ * and one whose vocabulary lacks a word cannot be asked. */
 static size_t find_score_ids(const lattice_model *m, uint32_t ids[2])
 {
     if (m->config.head != LT_HEAD_LM || m->sentence.has_modules || !m->tokenizer) return 0;
@@ -62,45 +62,51 @@ static void count_weights(lattice_model *m)
     }
 }
 
-/* Puts a GPU before the CPU, where one is wanted, there and able to take the model; a GPU that is not leaves all as it was, with a
- * warning that says why (INV-4). */
+/* The GPU and behind it the CPU, which takes over in float32 where the GPU fails, whatever the CPU could do faster. Owns the
+ * device. */
+static lattice_status pair_backends(lattice_model *m, const lattice_model_options *options, lt_gpu_device *device,
+                                    lt_backend **pair, lattice_error *err)
+{
+    lt_gpu_shape shape;
+    char reason[LT_GPU_REASON];
+    lt_backend *gpu = NULL, *cpu = NULL;
+    lattice_status status = lt_gpu_shape_of(&m->plan, &shape, err);
+    if (status == LATTICE_OK && !lt_gpu_shape_admits(&shape, reason))
+        status = lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s", reason);
+    if (status != LATTICE_OK) {
+        device->free(device);
+        return status;
+    }
+    LT_TRY(lt_gpu_backend_create(m->runtime, device, options->compute, &gpu, err));
+    status = lt_cpu_backend_create(m->runtime, options->isa, LATTICE_COMPUTE_F32, &cpu, err);
+    if (status == LATTICE_OK) status = lt_fallback_backend_create(m->runtime, gpu, cpu, m->config.gpu_max_seq_len, pair, err);
+    if (status != LATTICE_OK) {
+        if (cpu) cpu->free(cpu);
+        gpu->free(gpu);
+    }
+    return status;
+}
+
+/* Compiles for a GPU, where one is wanted, there and able to take the model; else leaves m->program NULL, with a warning that
+ * says why (INV-4). */
 static lattice_status compile_on_gpu(lattice_model *m, const lattice_model_options *options, const lt_compile_options *compile,
                                      lattice_error *err)
 {
     lt_gpu_device *device;
-    lt_backend *gpu, *both = NULL;
-    lt_gpu_shape shape;
-    char reason[LT_GPU_REASON];
     lattice_error why;
     LT_TRY(lt_gpu_select(m->runtime, options->device, &device, err));
     if (!device) return LATTICE_OK;
-    lattice_status status = lt_gpu_shape_of(&m->plan, &shape, &why);
-    if (status == LATTICE_OK && !lt_gpu_shape_admits(&shape, reason))
-        status = lt_fail(&why, LATTICE_ERR_UNSUPPORTED, "%s", reason);
-    if (status != LATTICE_OK) device->free(device);
-    if (status == LATTICE_OK) status = lt_gpu_backend_create(m->runtime, device, options->compute, &gpu, &why);
-    if (status == LATTICE_OK) {
-        status = lt_fallback_backend_create(m->runtime, gpu, m->backend, m->config.gpu_max_seq_len, &both, &why);
-        if (status != LATTICE_OK) gpu->free(gpu);
-    }
-    if (status == LATTICE_OK) {
-        lt_backend *cpu = m->backend;
-        m->backend = both;
-        status = both->compile(both, &m->plan, compile, &m->program, &why);
-        if (status != LATTICE_OK) {
-            m->backend = cpu;
-            lt_fallback_backend_dissolve(both);
-        }
-    }
+    lattice_status status = pair_backends(m, options, device, &m->backend, &why);
+    if (status == LATTICE_OK) status = m->backend->compile(m->backend, &m->plan, compile, &m->program, &why);
     if (status == LATTICE_OK) return LATTICE_OK;
     lt_log(m->runtime, LATTICE_LOG_WARNING, "%s: running on the CPU: %s", m->folder, why.message);
+    if (m->backend) m->backend->free(m->backend);
+    m->backend = NULL;
     return LATTICE_OK;
 }
 
 static lattice_status compile_plan(lattice_model *m, const lattice_model_options *options, lattice_error *err)
 {
-    LT_TRY(lt_cpu_backend_create(m->runtime, options->isa, options->compute, &m->backend, err));
-    m->kernels = lt_kernels_find(m->backend->isa);
     m->max_positions = lt_config_max_length(&m->config);
     m->max_length =
         m->sentence.max_length && m->sentence.max_length < m->max_positions ? m->sentence.max_length : m->max_positions;
@@ -112,7 +118,12 @@ static lattice_status compile_plan(lattice_model *m, const lattice_model_options
     m->max_seqs = m->max_tokens < MAX_SEQS ? m->max_tokens : MAX_SEQS;
     lt_compile_options compile = { .max_tokens = m->max_tokens, .max_seqs = m->max_seqs };
     LT_TRY(compile_on_gpu(m, options, &compile, err));
-    return m->program ? LATTICE_OK : m->backend->compile(m->backend, &m->plan, &compile, &m->program, err);
+    if (!m->program) {
+        LT_TRY(lt_cpu_backend_create(m->runtime, options->isa, options->compute, &m->backend, err));
+        LT_TRY(m->backend->compile(m->backend, &m->plan, &compile, &m->program, err));
+    }
+    m->kernels = lt_kernels_find(m->backend->isa);
+    return LATTICE_OK;
 }
 
 static lattice_status open_dense(lattice_model *m, lattice_error *err)
@@ -272,8 +283,12 @@ void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
         .workspace_touched_bytes = memory.touched_bytes,
         .head = head,
         .vocab_size = m->config.vocab_size,
-        .n_labels = is_classifier ? m->config.n_labels : is_reranker ? 2 : 0,
-        .labels = is_classifier ? (const char *const *)m->config.labels : is_reranker ? no_yes : NULL,
+        .n_labels = is_classifier ? m->config.n_labels
+                    : is_reranker ? 2
+                                  : 0,
+        .labels = is_classifier ? (const char *const *)m->config.labels
+                  : is_reranker ? no_yes
+                                : NULL,
         .n_scores = is_classifier ? m->config.n_labels : is_reranker,
     };
 }

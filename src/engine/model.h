@@ -92,7 +92,5 @@ lattice_status lt_chat_open(lattice_model *model, lattice_error *err);
 
 /* ------------------------------------------------------------------ description: describe.c */
 
-/* NULL: a GPU's kernels admit the shape of this model; else the reason in words (INV-2). */
-const char *lt_gpu_refusal(const lt_config *config);
 
 #endif

@@ -318,7 +318,11 @@ class Embed(Case):
             if isa in ("avx2", "avx512", "neon"):
                 self.fails(1, "compute bf16 needs the instruction set", "embed", "-m", BERT, "--isa", isa, "--compute", "bf16", "x")
         self.fails(1, "'mmx' is not available", "embed", "-m", BERT, "--isa", "mmx", "x")
-        self.fails(1, "cuda", "embed", "-m", BERT, "--device", "cuda", "x")
+        self.fails(1, "unknown device 'gpu'", "embed", "-m", BERT, "--device", "gpu", "x")
+        r = run("embed", "-m", BERT, "--device", "metal", "hello world")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("running on the CPU", r.stderr)
+        self.near(json.loads(r.stdout)["embedding"], wanted)
 
     def test_inputs_exclude_each_other(self):
         self.fails(2, "not both", "embed", "-m", BERT, "-i", "f", "x")

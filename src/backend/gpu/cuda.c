@@ -11,13 +11,14 @@ lattice_status lt_cuda_fail(const cuda_device *d, cu_result result, const char *
     const char *name = "unknown error", *text = "";
     if (d->cu.error_name) d->cu.error_name(result, &name);
     if (d->cu.error_text) d->cu.error_text(result, &text);
-    return lt_fail(err, result == CU_OUT_OF_MEMORY ? LATTICE_ERR_NO_MEMORY : LATTICE_ERR_DEVICE, "cuda: %s: %s: %s", what, name, text);
+    return lt_fail(err, result == CU_OUT_OF_MEMORY ? LATTICE_ERR_NO_MEMORY : LATTICE_ERR_DEVICE, "cuda: %s: %s: %s", what, name,
+                   text);
 }
 
-#define CU_TRY(d, what, expr)                                                         \
-    do {                                                                              \
-        cu_result cu_try_ = (expr);                                                   \
-        if (cu_try_ != CU_OK) return lt_cuda_fail((d), cu_try_, (what), err);         \
+#define CU_TRY(d, what, expr)                                                                                                    \
+    do {                                                                                                                         \
+        cu_result cu_try_ = (expr);                                                                                              \
+        if (cu_try_ != CU_OK) return lt_cuda_fail((d), cu_try_, (what), err);                                                    \
     } while (0)
 
 /* Every call comes from a thread that may not have used the device before. */
@@ -71,8 +72,8 @@ static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, latt
     }
     parameters[l->n_buffers] = args;
     CU_TRY(d, "a launch",
-           d->cu.launch(l->kernel, (unsigned)l->grid[0], (unsigned)l->grid[1], 1, (unsigned)l->threads, 1, 1, (unsigned)l->shared_bytes,
-                        d->stream, parameters, NULL));
+           d->cu.launch(l->kernel, (unsigned)l->grid[0], (unsigned)l->grid[1], 1, (unsigned)l->threads, 1, 1,
+                        (unsigned)l->shared_bytes, d->stream, parameters, NULL));
     return LATTICE_OK;
 }
 

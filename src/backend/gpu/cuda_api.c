@@ -49,7 +49,8 @@ bool lt_cuda_load_driver(cuda_driver_api *api, char *text, size_t size)
 
 bool lt_cuda_load_nvrtc(nvrtc_api *api, char *text, size_t size)
 {
-    static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so", NULL };
+    static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so",
+                                         NULL };
     static const symbol symbols[] = {
 #define X(member, name, result, parameters) { name, offsetof(nvrtc_api, member) },
         LT_NVRTC_LIST(X)
@@ -60,8 +61,8 @@ bool lt_cuda_load_nvrtc(nvrtc_api *api, char *text, size_t size)
 
 bool lt_cuda_load_cublas(cublas_api *api, char *text, size_t size)
 {
-    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so",
-                                         NULL };
+    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
+                                         "/usr/local/cuda/lib64/libcublasLt.so", NULL };
     static const symbol symbols[] = {
 #define X(member, name, result, parameters) { name, offsetof(cublas_api, member) },
         LT_CUBLAS_LIST(X)

@@ -1,5 +1,5 @@
-/* What is used of CUDA's driver API, NVRTC and cuBLASLt: own declarations, bound by name when a device is opened, so that building
- * needs no toolkit. Types and numbers are those of the published ABI. */
+/* What is used of CUDA's driver API, NVRTC and cuBLASLt: own declarations, bound by name when a device is opened, so that
+ * building needs no toolkit. Types and numbers are those of the published ABI. */
 #ifndef LT_BACKEND_GPU_CUDA_API_H
 #define LT_BACKEND_GPU_CUDA_API_H
 
@@ -14,49 +14,49 @@ enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76 };
 enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
 /* X(member, symbol, result, parameters) */
-#define LT_CUDA_DRIVER_LIST(X)                                                                                                  \
-    X(init, "cuInit", cu_result, (unsigned))                                                                                    \
-    X(driver_version, "cuDriverGetVersion", cu_result, (int *))                                                                 \
-    X(device_count, "cuDeviceGetCount", cu_result, (int *))                                                                     \
-    X(device_get, "cuDeviceGet", cu_result, (cu_device *, int))                                                                 \
-    X(device_name, "cuDeviceGetName", cu_result, (char *, int, cu_device))                                                      \
-    X(device_memory, "cuDeviceTotalMem_v2", cu_result, (size_t *, cu_device))                                                   \
-    X(device_attribute, "cuDeviceGetAttribute", cu_result, (int *, int, cu_device))                                             \
-    X(context_retain, "cuDevicePrimaryCtxRetain", cu_result, (void **, cu_device))                                              \
-    X(context_release, "cuDevicePrimaryCtxRelease_v2", cu_result, (cu_device))                                                  \
-    X(context_set, "cuCtxSetCurrent", cu_result, (void *))                                                                      \
-    X(stream_create, "cuStreamCreate", cu_result, (void **, unsigned))                                                          \
-    X(stream_destroy, "cuStreamDestroy_v2", cu_result, (void *))                                                                \
-    X(stream_finish, "cuStreamSynchronize", cu_result, (void *))                                                                \
-    X(event_create, "cuEventCreate", cu_result, (void **, unsigned))                                                            \
-    X(event_destroy, "cuEventDestroy_v2", cu_result, (void *))                                                                  \
-    X(event_record, "cuEventRecord", cu_result, (void *, void *))                                                               \
-    X(event_finish, "cuEventSynchronize", cu_result, (void *))                                                                  \
-    X(allocate, "cuMemAlloc_v2", cu_result, (cu_pointer *, size_t))                                                             \
-    X(release, "cuMemFree_v2", cu_result, (cu_pointer))                                                                         \
-    X(host_allocate, "cuMemAllocHost_v2", cu_result, (void **, size_t))                                                         \
-    X(host_release, "cuMemFreeHost", cu_result, (void *))                                                                       \
-    X(upload, "cuMemcpyHtoDAsync_v2", cu_result, (cu_pointer, const void *, size_t, void *))                                    \
-    X(download, "cuMemcpyDtoHAsync_v2", cu_result, (void *, cu_pointer, size_t, void *))                                        \
-    X(copy, "cuMemcpyDtoDAsync_v2", cu_result, (cu_pointer, cu_pointer, size_t, void *))                                        \
-    X(module_load, "cuModuleLoadData", cu_result, (void **, const void *))                                                      \
-    X(module_unload, "cuModuleUnload", cu_result, (void *))                                                                     \
-    X(module_function, "cuModuleGetFunction", cu_result, (void **, void *, const char *))                                       \
-    X(function_set, "cuFuncSetAttribute", cu_result, (void *, int, int))                                                        \
-    X(launch, "cuLaunchKernel", cu_result,                                                                                      \
-      (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))                 \
-    X(error_name, "cuGetErrorName", cu_result, (cu_result, const char **))                                                      \
+#define LT_CUDA_DRIVER_LIST(X)                                                                                                   \
+    X(init, "cuInit", cu_result, (unsigned))                                                                                     \
+    X(driver_version, "cuDriverGetVersion", cu_result, (int *))                                                                  \
+    X(device_count, "cuDeviceGetCount", cu_result, (int *))                                                                      \
+    X(device_get, "cuDeviceGet", cu_result, (cu_device *, int))                                                                  \
+    X(device_name, "cuDeviceGetName", cu_result, (char *, int, cu_device))                                                       \
+    X(device_memory, "cuDeviceTotalMem_v2", cu_result, (size_t *, cu_device))                                                    \
+    X(device_attribute, "cuDeviceGetAttribute", cu_result, (int *, int, cu_device))                                              \
+    X(context_retain, "cuDevicePrimaryCtxRetain", cu_result, (void **, cu_device))                                               \
+    X(context_release, "cuDevicePrimaryCtxRelease_v2", cu_result, (cu_device))                                                   \
+    X(context_set, "cuCtxSetCurrent", cu_result, (void *))                                                                       \
+    X(stream_create, "cuStreamCreate", cu_result, (void **, unsigned))                                                           \
+    X(stream_destroy, "cuStreamDestroy_v2", cu_result, (void *))                                                                 \
+    X(stream_finish, "cuStreamSynchronize", cu_result, (void *))                                                                 \
+    X(event_create, "cuEventCreate", cu_result, (void **, unsigned))                                                             \
+    X(event_destroy, "cuEventDestroy_v2", cu_result, (void *))                                                                   \
+    X(event_record, "cuEventRecord", cu_result, (void *, void *))                                                                \
+    X(event_finish, "cuEventSynchronize", cu_result, (void *))                                                                   \
+    X(allocate, "cuMemAlloc_v2", cu_result, (cu_pointer *, size_t))                                                              \
+    X(release, "cuMemFree_v2", cu_result, (cu_pointer))                                                                          \
+    X(host_allocate, "cuMemAllocHost_v2", cu_result, (void **, size_t))                                                          \
+    X(host_release, "cuMemFreeHost", cu_result, (void *))                                                                        \
+    X(upload, "cuMemcpyHtoDAsync_v2", cu_result, (cu_pointer, const void *, size_t, void *))                                     \
+    X(download, "cuMemcpyDtoHAsync_v2", cu_result, (void *, cu_pointer, size_t, void *))                                         \
+    X(copy, "cuMemcpyDtoDAsync_v2", cu_result, (cu_pointer, cu_pointer, size_t, void *))                                         \
+    X(module_load, "cuModuleLoadData", cu_result, (void **, const void *))                                                       \
+    X(module_unload, "cuModuleUnload", cu_result, (void *))                                                                      \
+    X(module_function, "cuModuleGetFunction", cu_result, (void **, void *, const char *))                                        \
+    X(function_set, "cuFuncSetAttribute", cu_result, (void *, int, int))                                                         \
+    X(launch, "cuLaunchKernel", cu_result,                                                                                       \
+      (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))                  \
+    X(error_name, "cuGetErrorName", cu_result, (cu_result, const char **))                                                       \
     X(error_text, "cuGetErrorString", cu_result, (cu_result, const char **))
 
-#define LT_NVRTC_LIST(X)                                                                                                        \
-    X(version, "nvrtcVersion", int, (int *, int *))                                                                             \
-    X(create, "nvrtcCreateProgram", int, (void **, const char *, const char *, int, const char *const *, const char *const *))  \
-    X(destroy, "nvrtcDestroyProgram", int, (void **))                                                                           \
-    X(compile, "nvrtcCompileProgram", int, (void *, int, const char *const *))                                                  \
-    X(log_size, "nvrtcGetProgramLogSize", int, (void *, size_t *))                                                              \
-    X(log, "nvrtcGetProgramLog", int, (void *, char *))                                                                         \
-    X(cubin_size, "nvrtcGetCUBINSize", int, (void *, size_t *))                                                                 \
-    X(cubin, "nvrtcGetCUBIN", int, (void *, char *))                                                                            \
+#define LT_NVRTC_LIST(X)                                                                                                         \
+    X(version, "nvrtcVersion", int, (int *, int *))                                                                              \
+    X(create, "nvrtcCreateProgram", int, (void **, const char *, const char *, int, const char *const *, const char *const *))   \
+    X(destroy, "nvrtcDestroyProgram", int, (void **))                                                                            \
+    X(compile, "nvrtcCompileProgram", int, (void *, int, const char *const *))                                                   \
+    X(log_size, "nvrtcGetProgramLogSize", int, (void *, size_t *))                                                               \
+    X(log, "nvrtcGetProgramLog", int, (void *, char *))                                                                          \
+    X(cubin_size, "nvrtcGetCUBINSize", int, (void *, size_t *))                                                                  \
+    X(cubin, "nvrtcGetCUBIN", int, (void *, char *))                                                                             \
     X(error_text, "nvrtcGetErrorString", const char *, (int))
 
 typedef struct cublas_heuristic {
@@ -70,21 +70,21 @@ typedef struct cublas_heuristic {
 enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_REAL_32F = 0, CUBLAS_REAL_16F = 2, CUBLAS_REAL_16BF = 14, CUBLAS_TRANSPOSED = 1 };
 enum { CUBLAS_MATMUL_TRANSA = 3, CUBLAS_PREFERENCE_WORKSPACE = 1 };
 
-#define LT_CUBLAS_LIST(X)                                                                                                       \
-    X(create, "cublasLtCreate", int, (void **))                                                                                 \
-    X(destroy, "cublasLtDestroy", int, (void *))                                                                                \
-    X(operation_create, "cublasLtMatmulDescCreate", int, (void **, int, int))                                                   \
-    X(operation_destroy, "cublasLtMatmulDescDestroy", int, (void *))                                                            \
-    X(operation_set, "cublasLtMatmulDescSetAttribute", int, (void *, int, const void *, size_t))                                \
-    X(layout_create, "cublasLtMatrixLayoutCreate", int, (void **, int, uint64_t, uint64_t, int64_t))                            \
-    X(layout_destroy, "cublasLtMatrixLayoutDestroy", int, (void *))                                                             \
-    X(preference_create, "cublasLtMatmulPreferenceCreate", int, (void **))                                                      \
-    X(preference_destroy, "cublasLtMatmulPreferenceDestroy", int, (void *))                                                     \
-    X(preference_set, "cublasLtMatmulPreferenceSetAttribute", int, (void *, int, const void *, size_t))                         \
-    X(heuristic, "cublasLtMatmulAlgoGetHeuristic", int,                                                                         \
-      (void *, void *, void *, void *, void *, void *, void *, int, cublas_heuristic *, int *))                                 \
-    X(multiply, "cublasLtMatmul", int,                                                                                          \
-      (void *, void *, const void *, cu_pointer, void *, cu_pointer, void *, const void *, cu_pointer, void *, cu_pointer,      \
+#define LT_CUBLAS_LIST(X)                                                                                                        \
+    X(create, "cublasLtCreate", int, (void **))                                                                                  \
+    X(destroy, "cublasLtDestroy", int, (void *))                                                                                 \
+    X(operation_create, "cublasLtMatmulDescCreate", int, (void **, int, int))                                                    \
+    X(operation_destroy, "cublasLtMatmulDescDestroy", int, (void *))                                                             \
+    X(operation_set, "cublasLtMatmulDescSetAttribute", int, (void *, int, const void *, size_t))                                 \
+    X(layout_create, "cublasLtMatrixLayoutCreate", int, (void **, int, uint64_t, uint64_t, int64_t))                             \
+    X(layout_destroy, "cublasLtMatrixLayoutDestroy", int, (void *))                                                              \
+    X(preference_create, "cublasLtMatmulPreferenceCreate", int, (void **))                                                       \
+    X(preference_destroy, "cublasLtMatmulPreferenceDestroy", int, (void *))                                                      \
+    X(preference_set, "cublasLtMatmulPreferenceSetAttribute", int, (void *, int, const void *, size_t))                          \
+    X(heuristic, "cublasLtMatmulAlgoGetHeuristic", int,                                                                          \
+      (void *, void *, void *, void *, void *, void *, void *, int, cublas_heuristic *, int *))                                  \
+    X(multiply, "cublasLtMatmul", int,                                                                                           \
+      (void *, void *, const void *, cu_pointer, void *, cu_pointer, void *, const void *, cu_pointer, void *, cu_pointer,       \
        void *, const void *, cu_pointer, size_t, void *))
 
 #define LT_CUDA_MEMBER(member, symbol, result, parameters) result(*member) parameters;

@@ -1,7 +1,7 @@
 /* Large products by cuBLASLt, where it is installed.
  *
- * Its matrices are column-major: yᵀ[n, m] = W[k, n]ᵀ xᵀ[k, m] is the row-major y = x Wᵀ. The algorithm for a size is asked for once and
- * kept in a table. */
+ * Its matrices are column-major: yᵀ[n, m] = W[k, n]ᵀ xᵀ[k, m] is the row-major y = x Wᵀ. The algorithm for a size is asked for
+ * once and kept in a table. */
 #include "backend/gpu/cuda_api.h"
 
 enum { WORKSPACE = 32 << 20 };
@@ -16,7 +16,8 @@ static bool multiplies(lt_gpu_device *device, const lt_gpu_product *p)
     (void)device;
     /* Vector loads of the library want rows that begin at multiples of 16 bytes. */
     size_t size = lt_gpu_type_size(p->type);
-    bool aligned = p->k * size % 16 == 0 && p->ld_x * size % 16 == 0 && lt_cuda_pointer(p->x) % 16 == 0 && lt_cuda_pointer(p->w) % 16 == 0;
+    bool aligned =
+        p->k * size % 16 == 0 && p->ld_x * size % 16 == 0 && lt_cuda_pointer(p->x) % 16 == 0 && lt_cuda_pointer(p->w) % 16 == 0;
     return p->type == LT_GPU_F32 || aligned;
 }
 
@@ -58,7 +59,8 @@ static int choose(cuda_device *d, const lt_gpu_product *p, const plan *made, cub
     int found = 0, result = d->blas.preference_create(&preference);
     if (result == 0) result = d->blas.preference_set(preference, CUBLAS_PREFERENCE_WORKSPACE, &workspace, sizeof workspace);
     if (result == 0)
-        result = d->blas.heuristic(d->blas_handle, made->operation, made->w, made->x, made->y, made->y, preference, 1, &c->chosen, &found);
+        result = d->blas.heuristic(d->blas_handle, made->operation, made->w, made->x, made->y, made->y, preference, 1, &c->chosen,
+                                   &found);
     if (preference) d->blas.preference_destroy(preference);
     if (result == 0 && found == 0) result = 15; /* not supported */
     if (result == 0) {
@@ -82,13 +84,14 @@ static lattice_status multiply(lt_gpu_device *device, const lt_gpu_product *p, l
         result = d->blas.layout_create(&residual_layout, real_type(p->y_type), p->n, p->m, (int64_t)p->ld_residual);
     if (result == 0) result = choose(d, p, &made, &choice);
     if (result == 0)
-        result = d->blas.multiply(d->blas_handle, made.operation, &alpha, lt_cuda_pointer(p->w), made.w, lt_cuda_pointer(p->x), made.x,
-                                  &beta, residual, residual_layout ? residual_layout : made.y, y, made.y, choice->chosen.algorithm,
-                                  d->blas_workspace, WORKSPACE, d->stream);
+        result = d->blas.multiply(d->blas_handle, made.operation, &alpha, lt_cuda_pointer(p->w), made.w, lt_cuda_pointer(p->x),
+                                  made.x, &beta, residual, residual_layout ? residual_layout : made.y, y, made.y,
+                                  choice->chosen.algorithm, d->blas_workspace, WORKSPACE, d->stream);
     if (residual_layout) d->blas.layout_destroy(residual_layout);
     plan_free(&d->blas, &made);
     if (result == 0) return LATTICE_OK;
-    return lt_fail(err, LATTICE_ERR_DEVICE, "cuda: a product of %zu x %zu x %zu failed in cuBLASLt (%d)", p->m, p->n, p->k, result);
+    return lt_fail(err, LATTICE_ERR_DEVICE, "cuda: a product of %zu x %zu x %zu failed in cuBLASLt (%d)", p->m, p->n, p->k,
+                   result);
 }
 
 void lt_cuda_blas_open(cuda_device *d)

@@ -1,7 +1,7 @@
 /* Compiling kernels by NVRTC, and a cache of what came out.
  *
- * An entry is a file of the runtime's cache folder, named by the SHA-256 of source, options and versions of compiler and driver. It
- * holds the SHA-256 of its code, so that one that was cut short or changed is made again; it is written beside and renamed. */
+ * An entry is a file of the runtime's cache folder, named by the SHA-256 of source, options and versions of compiler and driver.
+ * It holds the SHA-256 of its code, so that one that was cut short or changed is made again; it is written beside and renamed. */
 #include <stdio.h>
 
 #include "backend/gpu/cuda_api.h"

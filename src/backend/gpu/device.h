@@ -44,7 +44,7 @@ typedef struct lt_gpu_product {
     size_t m, n, k;
     lt_gpu_ref x, w, y, residual; /* residual.memory NULL: none */
     size_t ld_x, ld_y, ld_residual;
-    lt_gpu_type type;   /* of x and W */
+    lt_gpu_type type; /* of x and W */
     lt_gpu_type y_type;
 } lt_gpu_product;
 

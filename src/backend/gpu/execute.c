@@ -80,21 +80,30 @@ static lattice_status launch(const run *r, lt_gpu_kernel kernel, const lt_gpu_re
                              size_t args_size, size_t x, size_t y, size_t threads)
 {
     if (x == 0 || y == 0) return LATTICE_OK;
-    lt_gpu_launch l = { .kernel = r->p->kernels[kernel], .n_buffers = n_buffers, .args = args, .args_size = args_size,
-                        .grid = { x, y }, .threads = threads };
+    lt_gpu_launch l = { .kernel = r->p->kernels[kernel],
+                        .n_buffers = n_buffers,
+                        .args = args,
+                        .args_size = args_size,
+                        .grid = { x, y },
+                        .threads = threads };
     for (int i = 0; i < n_buffers; i++) l.buffers[i] = buffers[i];
     return r->device->launch(r->device, &l, r->err);
 }
 
-#define LAUNCH(kernel, args, x, y, threads, ...)                                                                       \
-    launch(r, LT_GPU_##kernel, (const lt_gpu_ref[]){ __VA_ARGS__ },                                                    \
+#define LAUNCH(kernel, args, x, y, threads, ...)                                                                                 \
+    launch(r, LT_GPU_##kernel, (const lt_gpu_ref[]){ __VA_ARGS__ },                                                              \
            (int)(sizeof((const lt_gpu_ref[]){ __VA_ARGS__ }) / sizeof(lt_gpu_ref)), &(args), sizeof(args), x, y, threads)
 
 /* y[i] = x[index[i]] or x[i], with y's type and leading dimension. */
 static lattice_status convert_rows(const run *r, view x, const lt_gpu_ref *index, view y, size_t rows, size_t width)
 {
-    convert_args a = { .rows = u32(rows), .width = u32(width), .ld_x = u32(x.ld), .ld_y = u32(y.ld), .x_type = x.type,
-                       .y_type = y.type, .has_index = index != NULL };
+    convert_args a = { .rows = u32(rows),
+                       .width = u32(width),
+                       .ld_x = u32(x.ld),
+                       .ld_y = u32(y.ld),
+                       .x_type = x.type,
+                       .y_type = y.type,
+                       .has_index = index != NULL };
     return LAUNCH(convert_rows, a, rows, lt_gpu_ceil(width, THREADS), THREADS, x.ref, index ? *index : x.ref, y.ref);
 }
 
@@ -226,8 +235,13 @@ static lattice_status library_product(const run *r, const lt_op *op, size_t m, v
     LT_TRY(product_weight(r, op, x.type, &product.w));
     LT_TRY(d->multiply(d, &product, r->err));
     if (op->glu) {
-        glu_args a = { .rows = u32(m), .width = u32(width), .ld_x = u32(to.ld), .ld_y = u32(y.ld), .x_type = to.type,
-                       .y_type = y.type, .activation = op->activation };
+        glu_args a = { .rows = u32(m),
+                       .width = u32(width),
+                       .ld_x = u32(to.ld),
+                       .ld_y = u32(y.ld),
+                       .x_type = to.type,
+                       .y_type = y.type,
+                       .activation = op->activation };
         return LAUNCH(glu_rows, a, m, lt_gpu_ceil(width, THREADS), THREADS, to.ref, y.ref);
     }
     if (plain && (joins || !residual)) return LATTICE_OK;
@@ -265,10 +279,15 @@ static lattice_status qk_norm_rope(const run *r, const lt_op *op)
 {
     view q = operand_view(r, &op->in[0]), k = operand_view(r, &op->in[1]);
     size_t half = op->rotary_dim / 2, sines = op->max_positions * half * sizeof(float);
-    rope_args a = { .n_heads = u32(op->n_heads), .n_kv_heads = u32(op->n_kv_heads), .ld = u32(q.ld),
-                    .q_stride = u32(op->in[0].head_stride), .k_stride = u32(op->in[1].head_stride), .type = q.type, .eps = op->eps };
-    return LAUNCH(fused_qk_norm_rope, a, r->rows[LT_ROWS_TOKENS] * (op->n_heads + op->n_kv_heads), 1, lt_gpu_round(half, 32), q.ref,
-                  k.ref, weight_ref(r, op->weight[0]), weight_ref(r, op->weight[1]), ((lt_gpu_ref){ r->p->rotary, 0 }),
+    rope_args a = { .n_heads = u32(op->n_heads),
+                    .n_kv_heads = u32(op->n_kv_heads),
+                    .ld = u32(q.ld),
+                    .q_stride = u32(op->in[0].head_stride),
+                    .k_stride = u32(op->in[1].head_stride),
+                    .type = q.type,
+                    .eps = op->eps };
+    return LAUNCH(fused_qk_norm_rope, a, r->rows[LT_ROWS_TOKENS] * (op->n_heads + op->n_kv_heads), 1, lt_gpu_round(half, 32),
+                  q.ref, k.ref, weight_ref(r, op->weight[0]), weight_ref(r, op->weight[1]), ((lt_gpu_ref){ r->p->rotary, 0 }),
                   ((lt_gpu_ref){ r->p->rotary, sines }), table(r, r->at.positions));
 }
 
@@ -377,8 +396,8 @@ static lattice_status gated_delta(const run *r, const lt_op *op)
     };
     LT_TRY(LAUNCH(delta_units, a, lt_gpu_ceil(tokens * op->n_kv_heads, THREADS / 32), 1, THREADS, q.ref, k.ref, gates_in.ref,
                   weight_ref(r, op->weight[0]), weight_ref(r, op->weight[1]), units, gates));
-    return LAUNCH(gated_delta, a, r->rows[LT_ROWS_SEQS] * op->n_heads, lt_gpu_ceil(op->value_dim, THREADS / 32 * 4), THREADS, units,
-                  gates, v.ref, table(r, r->at.recurrent_seqs), memory, o.ref);
+    return LAUNCH(gated_delta, a, r->rows[LT_ROWS_SEQS] * op->n_heads, lt_gpu_ceil(op->value_dim, THREADS / 32 * 4), THREADS,
+                  units, gates, v.ref, table(r, r->at.recurrent_seqs), memory, o.ref);
 }
 
 /* ------------------------------------------------------------------ gates, selection, pooling */
@@ -462,7 +481,8 @@ static lattice_status download_trace(const run *r, const lt_op *op)
     view dense = { { memory, 0 }, width, LT_GPU_F32 };
     lattice_status status = convert_rows(r, value_view(r, op->out[0]), NULL, dense, rows, width);
     if (status == LATTICE_OK)
-        status = r->device->download(r->device, r->batch->trace + (size_t)(op->trace - 1) * rows * width, dense.ref, size, r->err);
+        status =
+            r->device->download(r->device, r->batch->trace + (size_t)(op->trace - 1) * rows * width, dense.ref, size, r->err);
     r->device->release(r->device, memory);
     return status;
 }
@@ -479,8 +499,8 @@ static void place_tables(run *r)
         t->n_tiles += lt_gpu_ceil(length, tile);
         if (b->states) t->n_blocks += lt_gpu_ceil(b->past_lens[s] + length, LT_BLOCK_ROWS);
     }
-    const size_t sizes[] = { b->n_tokens,  b->n_tokens, b->n_tokens,   4 * b->n_seqs, 2 * t->n_tiles, t->n_blocks,
-                             b->n_tokens,  3 * b->n_seqs, b->n_out,    4 * b->n_seqs, b->n_tokens };
+    const size_t sizes[] = { b->n_tokens, b->n_tokens,   b->n_tokens, 4 * b->n_seqs, 2 * t->n_tiles, t->n_blocks,
+                             b->n_tokens, 3 * b->n_seqs, b->n_out,    4 * b->n_seqs, b->n_tokens };
     size_t *const places[] = { &t->ids,   &t->positions, &t->types,    &t->attention_seqs, &t->tiles,    &t->blocks,
                                &t->slots, &t->pool_seqs, &t->out_rows, &t->recurrent_seqs, &t->token_seq };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

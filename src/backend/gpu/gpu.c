@@ -46,7 +46,8 @@ static lattice_compute choose_compute(const lt_plan *plan, lattice_compute wante
 {
     if (wanted != LATTICE_COMPUTE_AUTO) return wanted;
     for (size_t i = 0; i < plan->n_ops; i++) {
-        if (plan->ops[i].code == LT_OP_LINEAR && plan->weights[plan->ops[i].weight[0]].dtype != LT_BF16) return LATTICE_COMPUTE_F32;
+        if (plan->ops[i].code == LT_OP_LINEAR && plan->weights[plan->ops[i].weight[0]].dtype != LT_BF16)
+            return LATTICE_COMPUTE_F32;
     }
     return LATTICE_COMPUTE_BF16;
 }
@@ -259,8 +260,8 @@ static void backend_free(lt_backend *backend)
     lt_free(&gpu->runtime->mem, gpu);
 }
 
-lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *device, lattice_compute wanted, lt_backend **backend,
-                                     lattice_error *err)
+lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *device, lattice_compute wanted,
+                                     lt_backend **backend, lattice_error *err)
 {
     *backend = NULL;
     gpu_backend *gpu = NULL;

@@ -1,7 +1,7 @@
 /* The GPU backend: a plan compiled for one device. Device-independent; device.h is all that it knows of CUDA or Metal.
  *
- * Opening uploads the weights and compiles the template for the model's shape. A run uploads ids and tables of the batch, launches
- * a kernel or a library's product for every operation in order, and downloads the result. */
+ * Opening uploads the weights and compiles the template for the model's shape. A run uploads ids and tables of the batch,
+ * launches a kernel or a library's product for every operation in order, and downloads the result. */
 #ifndef LT_BACKEND_GPU_GPU_H
 #define LT_BACKEND_GPU_GPU_H
 
@@ -14,7 +14,8 @@
 /* ------------------------------------------------------------------ opening */
 
 /* The device that `name` asks for: "auto" or NULL, "cpu", "cuda", "cuda:1", "metal". *device is NULL when the CPU is to be used;
- * why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning. The only place that reads the environment. */
+ * why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning. The only place that reads the environment.
+ */
 lattice_status lt_gpu_select(lattice_runtime *runtime, const char *name, lt_gpu_device **device, lattice_error *err);
 
 /* LATTICE_ERR_INVALID_ARGUMENT when `name` is no device's. */
@@ -28,31 +29,31 @@ lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *de
 /* ------------------------------------------------------------------ program */
 
 /* X(name of the kernel in the template) */
-#define LT_GPU_KERNEL_LIST(X) \
-    X(embed)                  \
-    X(add_norm)               \
-    X(activate_rows)          \
-    X(glu_rows)               \
-    X(convert_rows)           \
-    X(gate_rows)              \
-    X(gated_norm)             \
-    X(pool)                   \
-    X(gemm_r8)                \
-    X(gemm_r16)               \
-    X(gemm_r32)               \
-    X(fused_attention)        \
-    X(append_rows)            \
-    X(fused_qk_norm_rope)     \
-    X(conv)                   \
-    X(conv_keep)              \
-    X(delta_units)            \
+#define LT_GPU_KERNEL_LIST(X)                                                                                                    \
+    X(embed)                                                                                                                     \
+    X(add_norm)                                                                                                                  \
+    X(activate_rows)                                                                                                             \
+    X(glu_rows)                                                                                                                  \
+    X(convert_rows)                                                                                                              \
+    X(gate_rows)                                                                                                                 \
+    X(gated_norm)                                                                                                                \
+    X(pool)                                                                                                                      \
+    X(gemm_r8)                                                                                                                   \
+    X(gemm_r16)                                                                                                                  \
+    X(gemm_r32)                                                                                                                  \
+    X(fused_attention)                                                                                                           \
+    X(append_rows)                                                                                                               \
+    X(fused_qk_norm_rope)                                                                                                        \
+    X(conv)                                                                                                                      \
+    X(conv_keep)                                                                                                                 \
+    X(delta_units)                                                                                                               \
     X(gated_delta)
 
 typedef enum lt_gpu_kernel {
 #define X(name) LT_GPU_##name,
     LT_GPU_KERNEL_LIST(X)
 #undef X
-    LT_GPU_KERNELS
+        LT_GPU_KERNELS
 } lt_gpu_kernel;
 
 typedef struct lt_gpu_weight {
@@ -91,8 +92,8 @@ struct lt_program {
     void *weight_memory;
     size_t weight_bytes, stored_bytes;
 
-    lt_gpu_place *places; /* [plan->n_values] */
-    size_t row_bytes[3];  /* of the workspace, by lt_rows */
+    lt_gpu_place *places;           /* [plan->n_values] */
+    size_t row_bytes[3];            /* of the workspace, by lt_rows */
     size_t glu_bytes, delta_floats; /* scratch a token: of gated products, of the delta rule */
     size_t scratch_weight_bytes;    /* the largest matrix in float32, for products whose W a library does not take as stored */
     void *workspace;

@@ -19,7 +19,8 @@ static bool parse(const char *name, const char *driver, int *index)
     if (strncmp(name, driver, length) != 0) return false;
     if (name[length] == '\0') return true;
     char *end;
-    long number = name[length] == ':' && name[length + 1] >= '0' && name[length + 1] <= '9' ? strtol(name + length + 1, &end, 10) : -1;
+    long number =
+        name[length] == ':' && name[length + 1] >= '0' && name[length + 1] <= '9' ? strtol(name + length + 1, &end, 10) : -1;
     if (number < 0 || number > 1023 || *end) return false;
     *index = (int)number;
     return true;

@@ -1,7 +1,7 @@
 /* States on a device: tables of slots.
  *
- * A block's slot holds the K and V rows of 64 positions of all layers, a memory's slot what the recurrent layers remember. Slots are
- * counted, so that forks share them; the allocation they lie in grows by doubling, its contents copied on the device. */
+ * A block's slot holds the K and V rows of 64 positions of all layers, a memory's slot what the recurrent layers remember. Slots
+ * are counted, so that forks share them; the allocation they lie in grows by doubling, its contents copied on the device. */
 #include "backend/gpu/gpu.h"
 
 /* ------------------------------------------------------------------ slots, under the program's lock */
@@ -125,8 +125,9 @@ static lattice_status reserve_locked(lt_state *s, size_t rows, bool writes, latt
         uint32_t own;
         LT_TRY(take(p, &p->blocks, &own, err));
         lt_gpu_ref memory = { p->blocks.memory, 0 };
-        lattice_status status = p->device->copy(p->device, lt_gpu_at(memory, own * p->blocks.slot_bytes),
-                                                lt_gpu_at(memory, s->blocks[last] * p->blocks.slot_bytes), p->blocks.slot_bytes, err);
+        lattice_status status =
+            p->device->copy(p->device, lt_gpu_at(memory, own * p->blocks.slot_bytes),
+                            lt_gpu_at(memory, s->blocks[last] * p->blocks.slot_bytes), p->blocks.slot_bytes, err);
         if (status != LATTICE_OK) {
             release(&p->blocks, own);
             return status;
@@ -184,8 +185,8 @@ static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *er
     if (rows > s->length)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", s->length, rows);
     if (s->program->memory_floats > 0 && rows > 0 && rows < s->length)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu", s->length,
-                       rows);
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu",
+                       s->length, rows);
     pthread_mutex_lock(&s->program->lock);
     if (rows == 0) {
         release(&s->program->memories, s->memory);
@@ -201,8 +202,8 @@ static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *er
 static size_t bytes(const lt_program *p, size_t n)
 {
     size_t total, memory;
-    if (!lt_mul(lt_gpu_ceil(n, LT_BLOCK_ROWS), p->blocks.slot_bytes, &total) ||
-        !lt_mul(p->memories.slot_bytes, 2, &memory) || !lt_add(total, memory, &total))
+    if (!lt_mul(lt_gpu_ceil(n, LT_BLOCK_ROWS), p->blocks.slot_bytes, &total) || !lt_mul(p->memories.slot_bytes, 2, &memory) ||
+        !lt_add(total, memory, &total))
         return SIZE_MAX;
     return total;
 }
@@ -258,9 +259,10 @@ static lattice_status enter_state(const lt_program *p, const lt_batch *batch, si
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", i);
     if (s->length != past)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has %zu rows behind it, not %zu", i, s->length, past);
-    bool room = (p->memory_floats == 0 || s->next != LT_GPU_NO_SLOT) &&
-                (p->block_numbers == 0 || (s->n_blocks >= lt_gpu_ceil(past + n, LT_BLOCK_ROWS) &&
-                                           (past % LT_BLOCK_ROWS == 0 || p->blocks.references[s->blocks[past / LT_BLOCK_ROWS]] == 1)));
+    bool room =
+        (p->memory_floats == 0 || s->next != LT_GPU_NO_SLOT) &&
+        (p->block_numbers == 0 || (s->n_blocks >= lt_gpu_ceil(past + n, LT_BLOCK_ROWS) &&
+                                   (past % LT_BLOCK_ROWS == 0 || p->blocks.references[s->blocks[past / LT_BLOCK_ROWS]] == 1)));
     if (!room) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for %zu rows", i, n);
     for (size_t t = 0; t < n; t++) {
         if (batch->positions[begin + t] != past + t)

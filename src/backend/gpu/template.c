@@ -1,5 +1,5 @@
-/* Text substitution before compiling: numbers that a kernel needs as constants (sizes of arrays in registers and threadgroup memory)
- * are words in the template. The texts are files of kernels/, which the build turns into arrays. */
+/* Text substitution before compiling: numbers that a kernel needs as constants (sizes of arrays in registers and threadgroup
+ * memory) are words in the template. The texts are files of kernels/, which the build turns into arrays. */
 #include "backend/gpu/template.h"
 
 #include "backend/gpu/texts.h"
@@ -57,8 +57,7 @@ lattice_status lt_gpu_substitute(lt_str text, const lt_gpu_substitution *list, s
         lt_str name = { rest.data, length };
         size_t i = 0;
         while (i < n && !lt_str_is(name, list[i].placeholder)) i++;
-        if (i == n)
-            return lt_fail(err, LATTICE_ERR_INTERNAL, "gpu: the placeholder %.*s is not substituted", LT_STR_ARG(name));
+        if (i == n) return lt_fail(err, LATTICE_ERR_INTERNAL, "gpu: the placeholder %.*s is not substituted", LT_STR_ARG(name));
         lt_buf_append(out, text.data + copied, at - copied);
         lt_buf_printf(out, "%zu", list[i].value);
         at += length - 1;

@@ -6,11 +6,11 @@
 #include "base/bytes.h"
 
 /* X(placeholder): all of them are substituted before compiling (INV-1). */
-#define LT_GPU_PLACEHOLDER_LIST(X) \
-    X(__FA_HEAD_DIM__)             \
-    X(__FA_GQA_GROUPS__)           \
-    X(__FUSED_C_HEAD_DIM__)        \
-    X(__FUSED_C_HALF_DIM__)        \
+#define LT_GPU_PLACEHOLDER_LIST(X)                                                                                               \
+    X(__FA_HEAD_DIM__)                                                                                                           \
+    X(__FA_GQA_GROUPS__)                                                                                                         \
+    X(__FUSED_C_HEAD_DIM__)                                                                                                      \
+    X(__FUSED_C_HALF_DIM__)                                                                                                      \
     X(__FUSED_C_THREADS__)
 
 enum { LT_GPU_PLACEHOLDERS = 5 };

@@ -46,9 +46,9 @@ static lattice_status place_weights(lt_program *p, lattice_error *err)
         if (w->is_vector && (w->is_matrix || w->is_table))
             return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: tensor '%.*s' is a vector and a matrix",
                            LT_STR_ARG(source->segments[0].tensor->name));
-        w->type = w->is_vector                                               ? LT_GPU_F32
+        w->type = w->is_vector                                         ? LT_GPU_F32
                   : w->is_matrix && p->compute == LATTICE_COMPUTE_BF16 ? LT_GPU_BF16
-                                                                             : stored_type(source->dtype);
+                                                                       : stored_type(source->dtype);
         size_t numbers, bytes;
         if (!lt_mul(source->rows, source->cols, &numbers) || !lt_mul(numbers, lt_gpu_type_size(w->type), &bytes) ||
             numbers > UINT32_MAX * (uint64_t)64 || source->rows > UINT32_MAX / 2 || source->cols > UINT32_MAX / 2 ||

@@ -11,6 +11,7 @@ typedef unsigned long long ulong;
 #define K_IN(T, name, n) const T *name
 #define K_OUT(T, name, n) T *name
 #define K_ARGS(T, name, n) const T name
+#define K_REF(T, name) const T &name
 #define K_BUILTINS
 #define K_ENTER                                                                    \
     const uint3 k_group = make_uint3(blockIdx.x, blockIdx.y, blockIdx.z);          \

@@ -9,6 +9,7 @@ using namespace metal;
 #define K_IN(T, name, n) device const T *name [[buffer(n)]]
 #define K_OUT(T, name, n) device T *name [[buffer(n)]]
 #define K_ARGS(T, name, n) constant T &name [[buffer(n)]]
+#define K_REF(T, name) constant T &name
 #define K_BUILTINS                                                                                       \
     , uint3 k_group [[threadgroup_position_in_grid]], uint k_tid [[thread_index_in_threadgroup]],        \
     uint k_lane [[thread_index_in_simdgroup]], uint k_simd [[simdgroup_index_in_threadgroup]],           \

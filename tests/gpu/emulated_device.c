@@ -1,0 +1,252 @@
+/* The table of device.h over the emulator: memory is the host's, the template's Metal text is compiled by clang. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "backend/gpu/template.h"
+#include "emulator.h"
+
+long lt_emulated_fail_at, lt_emulated_launches;
+size_t lt_emulated_memory;
+lattice_status lt_emulated_open_status;
+
+typedef struct emulated {
+    lt_gpu_device base;
+    lattice_runtime *runtime;
+    size_t used;
+} emulated;
+
+typedef struct library {
+    void *handle;
+    char *group_begin, *group_end;
+} library;
+
+typedef struct block {
+    size_t size;
+    char pad[256 - sizeof(size_t)];
+} block;
+
+/* No generic address space, as in Metal: a pointer without one is an error. A distinct address space of threadgroup memory keeps
+ * clang from turning it into locals. Threadgroup arrays become statics, whose section is renamed so that its bounds are known. */
+#define COMPILE                                                                                                                  \
+    "cd %s && " LT_CLANG                                                                                                         \
+    " -x cl -cl-std=clc++2021 -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue,"   \
+    "-__opencl_c_program_scope_global_variables -cl-no-stdinc -march=native -fPIC -I" LT_METAL_STANDIN                           \
+    " -Wall -Wconversion -Werror -Wno-unused-function -ffp-contract=off -O2 -Xclang -ffake-address-space-map -c k.metal -o k.o " \
+    ">log 2>&1 && objcopy --rename-section .bss=tgmem,alloc,load,data,contents k.o && "                                          \
+    "printf 'extern char __start_tgmem[] __attribute__((weak)), __stop_tgmem[] __attribute__((weak));\\n"                        \
+    "char *lt_group_begin = __start_tgmem, *lt_group_end = __stop_tgmem;\\n' >g.c && " LT_CLANG                                  \
+    " -fPIC -shared g.c k.o -o k.so -lm >>log 2>&1"
+
+static void remove_folder(const char *folder)
+{
+    static const char *const names[] = { "k.metal", "k.o", "k.so", "g.c", "log" };
+    char path[300];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+static lattice_status build(lt_gpu_device *device, lt_str source, void **out, lattice_error *err)
+{
+    emulated *d = (emulated *)device;
+    char folder[] = "/tmp/lattice-metal-XXXXXX", path[300], command[4096], log[400] = "";
+    if (!mkdtemp(folder)) return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: no temporary folder");
+    snprintf(path, sizeof path, "%s/k.metal", folder);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(source.data, 1, source.len, f) != source.len || fclose(f) != 0)
+        return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: the source cannot be written");
+    snprintf(command, sizeof command, COMPILE, folder);
+    library *l = calloc(1, sizeof *l);
+    snprintf(path, sizeof path, "%s/k.so", folder);
+    if (system(command) == 0 && !(l->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL))) fprintf(stderr, "%s\n", dlerror());
+    lattice_status status = LATTICE_OK;
+    if (!l->handle) {
+        snprintf(path, sizeof path, "%s/log", folder);
+        FILE *text = fopen(path, "rb");
+        if (text) {
+            log[fread(log, 1, sizeof log - 1, text)] = '\0';
+            fclose(text);
+        }
+        status = lt_fail(err, LATTICE_ERR_DEVICE, "emulated: the Metal text does not compile: %s", log);
+        free(l);
+    } else {
+        l->group_begin = *(char **)dlsym(l->handle, "lt_group_begin");
+        l->group_end = *(char **)dlsym(l->handle, "lt_group_end");
+        *out = l;
+    }
+    (void)d;
+    remove_folder(folder);
+    return status;
+}
+
+typedef struct kernel {
+    library *library;
+    void *function;
+} kernel;
+
+static kernel kernels[256]; /* handed out and never taken back: a test program has few */
+static size_t n_kernels;
+
+static lattice_status find(lt_gpu_device *device, void *from, const char *name, void **out, lattice_error *err)
+{
+    (void)device;
+    library *l = from;
+    void *function = dlsym(l->handle, name);
+    if (!function || n_kernels == sizeof kernels / sizeof *kernels)
+        return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: no kernel '%s'", name);
+    for (size_t i = 0; i < n_kernels; i++) {
+        if (kernels[i].function == function) kernels[i].function = NULL;
+    }
+    size_t i = 0;
+    while (i < n_kernels && kernels[i].function) i++;
+    if (i == n_kernels) n_kernels++;
+    kernels[i] = (kernel){ l, function };
+    *out = &kernels[i];
+    return LATTICE_OK;
+}
+
+static void library_free(lt_gpu_device *device, void *from)
+{
+    (void)device;
+    library *l = from;
+    for (size_t i = 0; i < n_kernels; i++) {
+        if (kernels[i].library == l) kernels[i] = (kernel){ 0 };
+    }
+    dlclose(l->handle);
+    free(l);
+}
+
+static lattice_status allocate(lt_gpu_device *device, size_t size, void **memory, lattice_error *err)
+{
+    emulated *d = (emulated *)device;
+    *memory = NULL;
+    if (lt_emulated_memory > 0 && (size > lt_emulated_memory || d->used > lt_emulated_memory - size))
+        return lt_fail(err, LATTICE_ERR_NO_MEMORY, "emulated: no memory for %zu bytes", size);
+    block *b = malloc(sizeof *b + size);
+    if (!b) return lt_no_memory(err, size, "emulated memory");
+    b->size = size;
+    d->used += size;
+    memset(b + 1, 0xff, size); /* NaN: what was never written is seen */
+    *memory = b + 1;
+    return LATTICE_OK;
+}
+
+static void release(lt_gpu_device *device, void *memory)
+{
+    if (!memory) return;
+    block *b = (block *)memory - 1;
+    ((emulated *)device)->used -= b->size;
+    free(b);
+}
+
+/* Every access is checked against the allocation it belongs to. */
+static void *address(lt_gpu_ref ref, size_t size)
+{
+    const block *b = (const block *)ref.memory - 1;
+    if (ref.offset > b->size || size > b->size - ref.offset) abort();
+    return (char *)ref.memory + ref.offset;
+}
+
+static lattice_status upload(lt_gpu_device *device, lt_gpu_ref to, const void *data, size_t size, lattice_error *err)
+{
+    (void)device;
+    (void)err;
+    memcpy(address(to, size), data, size);
+    return LATTICE_OK;
+}
+
+static lattice_status download(lt_gpu_device *device, void *data, lt_gpu_ref from, size_t size, lattice_error *err)
+{
+    (void)device;
+    (void)err;
+    memcpy(data, address(from, size), size);
+    return LATTICE_OK;
+}
+
+static lattice_status copy(lt_gpu_device *device, lt_gpu_ref to, lt_gpu_ref from, size_t size, lattice_error *err)
+{
+    (void)device;
+    (void)err;
+    memcpy(address(to, size), address(from, size), size);
+    return LATTICE_OK;
+}
+
+static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, lattice_error *err)
+{
+    (void)device;
+    const kernel *k = l->kernel;
+    void *arguments[LT_GPU_MAX_BUFFERS + 1];
+    const char *fault;
+    if (++lt_emulated_launches == lt_emulated_fail_at) return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: injected fault");
+    for (int i = 0; i < l->n_buffers; i++) arguments[i] = address(l->buffers[i], 0);
+    arguments[l->n_buffers] = (void *)(uintptr_t)l->args;
+    size_t group_size = (size_t)(k->library->group_end - k->library->group_begin);
+    if (!lt_emulate(k->function, arguments, l->n_buffers + 1, (uint32_t)l->grid[0], (uint32_t)l->grid[1], (uint32_t)l->threads,
+                    k->library->group_begin, group_size, &fault))
+        return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: %s", fault);
+    return LATTICE_OK;
+}
+
+static lattice_status finish(lt_gpu_device *device, lattice_error *err)
+{
+    (void)device;
+    (void)err;
+    return LATTICE_OK;
+}
+
+static void device_free(lt_gpu_device *device)
+{
+    emulated *d = (emulated *)device;
+    lt_free(&d->runtime->mem, d);
+}
+
+static lattice_status open_emulated(lattice_runtime *runtime, int index, lt_gpu_device **device, lattice_error *err)
+{
+    *device = NULL;
+    if (lt_emulated_open_status != LATTICE_OK)
+        return lt_fail(err, lt_emulated_open_status, "emulated: the device does not start");
+    if (index != 0) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "emulated: there is no device %d", index);
+    emulated *d = lt_alloc_zero(&runtime->mem, sizeof *d);
+    if (!d) return lt_no_memory(err, sizeof *d, "a device");
+    d->runtime = runtime;
+    d->base = (lt_gpu_device){
+        .driver = "emulated",
+        .name = "emulated Metal",
+        .shim = lt_gpu_shim_metal(),
+        .extra = LT_STR(""),
+        .build = build,
+        .find = find,
+        .library_free = library_free,
+        .allocate = allocate,
+        .release = release,
+        .upload = upload,
+        .download = download,
+        .copy = copy,
+        .launch = launch,
+        .finish = finish,
+        .free = device_free,
+    };
+    *device = &d->base;
+    return LATTICE_OK;
+}
+
+static bool describe(char *text, size_t size)
+{
+    snprintf(text, size, "emulated Metal");
+    return true;
+}
+
+const lt_gpu_driver lt_gpu_emulated = { .name = "emulated", .open = open_emulated, .describe = describe };
+
+bool lt_emulator_works(void)
+{
+#if defined(__x86_64__)
+    return access(LT_CLANG, X_OK) == 0 && system("objcopy --version >/dev/null 2>&1") == 0;
+#else
+    return false;
+#endif
+}
