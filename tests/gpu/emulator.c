@@ -5,7 +5,6 @@
  * different things, which a GPU would answer with a hang: that is reported. */
 #include "emulator.h"
 
-#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,7 +36,6 @@ static struct {
     int n_arguments;
     vector group;
     const char *fault;
-    jmp_buf out;
 } e;
 
 unsigned lt_emulator_order;
