@@ -15,7 +15,7 @@ typedef struct serve_arguments {
     cli_common common;
     cli_strings models;
     const char *host, *unix_path, *api_key, *api_key_file, *cors_origin;
-    size_t port, max_header, max_body, max_connections, max_client_batch, max_batch_tokens, max_queue_tokens;
+    size_t port, max_header, max_body, max_connections, max_client_batch, max_batch_tokens, max_queue_tokens, prefix_bytes;
     double idle_timeout, receive_timeout, total_timeout, grace;
     bool auto_truncate;
 } serve_arguments;
@@ -33,6 +33,7 @@ static const cli_option options[] = {
     { "max-batch-tokens", 0, CLI_SIZE, AT(max_batch_tokens), "N", NULL, "16384", 64, 1 << 24, "tokens of one batch" },
     { "max-queue-tokens", 0, CLI_SIZE, AT(max_queue_tokens), "N", NULL, "1048576", 1, 0, "tokens that may wait; requests beyond are told to come again (429)" },
     { "max-client-batch", 0, CLI_SIZE, AT(max_client_batch), "N", NULL, "10000", 1, 1 << 20, "texts of one request" },
+    { "prefix-cache", 0, CLI_SIZE, AT(prefix_bytes), "BYTES", NULL, "268435456", 0, 0, "memory for beginnings of conversations, which later turns go on from" },
     { "max-body", 0, CLI_SIZE, AT(max_body), "BYTES", NULL, "33554432", 1, 0, "bytes of one request's body" },
     { "max-header", 0, CLI_SIZE, AT(max_header), "BYTES", NULL, "32768", 4096, 1 << 20, "memory of one request's headers" },
     { "max-connections", 0, CLI_SIZE, AT(max_connections), "N", NULL, "16384", 1, 1 << 20, "connections at once" },
@@ -166,6 +167,7 @@ static lattice_status serve(const serve_arguments *a, lattice_runtime *runtime, 
                                   .max_client_batch = a->max_client_batch,
                                   .max_batch_tokens = a->max_batch_tokens,
                                   .max_queue_tokens = a->max_queue_tokens,
+                                  .prefix_bytes = a->prefix_bytes,
                                   .auto_truncate = a->auto_truncate,
                                   .idle_timeout = a->idle_timeout,
                                   .receive_timeout = a->receive_timeout,

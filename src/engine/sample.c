@@ -32,7 +32,7 @@ static lattice_status check_logits(const lattice_session *s, lattice_error *err)
     return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the session has no logits: they were not asked for");
 }
 
-static lattice_status check_sampling(const lattice_sampling *s, lattice_error *err)
+lattice_status lt_sampling_check(const lattice_sampling *s, lattice_error *err)
 {
     if (!(s->temperature >= 0 && s->temperature <= 1e6))
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "temperature %g is not between 0 and 1000000", s->temperature);
@@ -196,7 +196,7 @@ lattice_status lattice_session_sample(const lattice_session *s, const lattice_sa
                                       lattice_error *err)
 {
     LT_TRY(check_logits(s, err));
-    LT_TRY(check_sampling(sampling, err));
+    LT_TRY(lt_sampling_check(sampling, err));
     const bool penalised =
         sampling->repetition_penalty != 1 || sampling->presence_penalty != 0 || sampling->frequency_penalty != 0;
     if (sampling->temperature < LEAST_TEMPERATURE && !penalised) {

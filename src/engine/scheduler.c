@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 
-enum { DEFAULT_BATCH_TOKENS = 16384, QUEUE_BATCHES = 16, POSTS_FOR_ALL_THREADS = 4 };
+enum { DEFAULT_BATCH_TOKENS = 16384, QUEUE_BATCHES = 16, POSTS_FOR_ALL_THREADS = 4, N_SPEEDS = 64 };
 /* What the memory of batches keeps after a large one. */
 static const size_t kept_floats = (size_t)1 << 20;
 
@@ -32,6 +32,12 @@ struct lt_scheduler {
     post_list posts, beside;
     double next_deadline; /* of the waiting jobs; 0: none */
     lt_scheduler_stats stats;
+
+    lt_turns turns;
+    struct speed {
+        const void *lane;
+        double seconds; /* a token, lately */
+    } speeds[N_SPEEDS];
 
     lt_task task; /* runs the posts of `beside` */
     bool task_runs, task_started;
@@ -170,8 +176,9 @@ static void end_early(lt_scheduler *s, lt_job *job, const char *why)
 
 static bool has_room(const lt_scheduler *s, size_t n_tokens)
 {
-    size_t room = s->queue_tokens > s->queue.n_tokens ? s->queue_tokens - s->queue.n_tokens : 0;
-    return s->queue.n_jobs == 0 || n_tokens <= room;
+    size_t waiting = s->queue.n_tokens + s->turns.waiting_tokens;
+    size_t room = s->queue_tokens > waiting ? s->queue_tokens - waiting : 0;
+    return (s->queue.n_jobs == 0 && s->turns.n_waiting == 0) || n_tokens <= room;
 }
 
 bool lt_scheduler_has_room(lt_scheduler *s, size_t n_tokens)
@@ -181,6 +188,13 @@ bool lt_scheduler_has_room(lt_scheduler *s, size_t n_tokens)
     if (!yes) s->stats.n_rejected++;
     pthread_mutex_unlock(&s->lock);
     return yes;
+}
+
+static lattice_status refuse(lt_scheduler *s, size_t n_tokens, lattice_error *err)
+{
+    s->stats.n_rejected++;
+    return lt_fail(err, LATTICE_ERR_BUSY, "the queue is full: %zu tokens wait, %zu more would be over its %zu",
+                   s->queue.n_tokens + s->turns.waiting_tokens, n_tokens, s->queue_tokens);
 }
 
 lattice_status lt_scheduler_submit(lt_scheduler *s, lt_job *job, lattice_error *err)
@@ -201,9 +215,7 @@ lattice_status lt_scheduler_submit(lt_scheduler *s, lt_job *job, lattice_error *
     if (job->is_cancelled || s->stop) {
         status = lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
     } else if (!has_room(s, job->starts[job->n])) {
-        s->stats.n_rejected++;
-        status = lt_fail(err, LATTICE_ERR_BUSY, "the queue is full: %zu tokens wait, %zu more would be over its %zu",
-                         s->queue.n_tokens, job->starts[job->n], s->queue_tokens);
+        status = refuse(s, job->starts[job->n], err);
     } else {
         job->is_submitted = true;
         lt_queue_push(&s->queue, &job->entry);
@@ -257,6 +269,91 @@ static void drop_expired(lt_scheduler *s)
 static void drop(void *user, lt_queue_job *entry)
 {
     end_early(user, (lt_job *)(void *)entry, "the scheduler ends");
+}
+
+/* ------------------------------------------------------------------ turns */
+
+static void call_turn_done(lt_post *post)
+{
+    lt_turn *turn = (lt_turn *)(void *)((char *)post - offsetof(lt_turn, post));
+    turn->done(turn);
+}
+
+/* With the lock held. */
+static void end_turn(lt_scheduler *s, lt_turn *turn)
+{
+    turn->is_submitted = false;
+    turn->post.fn = call_turn_done;
+    add_post(s, &turn->post, false);
+}
+
+lattice_status lt_scheduler_begin_turn(lt_scheduler *s, lt_turn *turn, lattice_error *err)
+{
+    turn->status = LATTICE_OK;
+    turn->submitted = lt_clock_seconds();
+    turn->started = turn->seconds = 0;
+    turn->was_appended = false;
+    size_t n_tokens = lattice_generator_pending(turn->generator);
+    lattice_status status = LATTICE_OK;
+    pthread_mutex_lock(&s->lock);
+    if (turn->is_cancelled || s->stop) {
+        status = lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
+    } else if (!has_room(s, n_tokens)) {
+        status = refuse(s, n_tokens, err);
+    } else {
+        turn->is_submitted = true;
+        lt_turns_add(&s->turns, turn);
+        pthread_cond_broadcast(&s->wake);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* With the lock held. An active turn ends in its next step. */
+static void cancel_turn(lt_scheduler *s, lt_turn *turn)
+{
+    s->stats.n_cancelled++;
+    if (lt_turns_remove(&s->turns, turn)) {
+        turn->status = lt_fail(&turn->err, LATTICE_ERR_CANCELLED, "cancelled");
+        end_turn(s, turn);
+    } else {
+        lattice_session_cancel(turn->session);
+    }
+}
+
+void lt_scheduler_cancel_turn(lt_scheduler *s, lt_turn *turn)
+{
+    pthread_mutex_lock(&s->lock);
+    if (!turn->is_cancelled) {
+        turn->is_cancelled = true;
+        if (turn->is_submitted) cancel_turn(s, turn);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* One step of all active turns. The lock is held before and after. */
+static void step_turns(lt_scheduler *s)
+{
+    lt_turns *turns = &s->turns;
+    lt_turns_admit(turns);
+    if (turns->n_active == 0) return;
+    pthread_mutex_unlock(&s->lock);
+    double start = lt_clock_seconds();
+    size_t n_ended = lt_turns_step(turns);
+    double seconds = lt_clock_seconds() - start;
+    pthread_mutex_lock(&s->lock);
+    s->stats.busy_seconds += seconds;
+    s->stats.turns_active = turns->n_active;
+    s->stats.n_prompt_tokens = turns->n_prompt_tokens;
+    s->stats.n_new_tokens = turns->n_new_tokens;
+    s->stats.n_steps = turns->n_steps;
+    for (size_t i = 0; i < n_ended; i++) end_turn(s, turns->active[turns->n_active + i]);
+}
+
+static void drop_turns(lt_scheduler *s)
+{
+    while (s->turns.waiting) cancel_turn(s, s->turns.waiting);
+    for (size_t i = 0; i < s->turns.n_active; i++) lattice_session_cancel(s->turns.active[i]->session);
 }
 
 /* ------------------------------------------------------------------ batches */
@@ -397,11 +494,31 @@ static void count_batch(lt_scheduler *s, double seconds)
     }
 }
 
+static struct speed *speed_of(lt_scheduler *s, const void *lane)
+{
+    size_t i = 0;
+    while (i + 1 < N_SPEEDS && s->speeds[i].lane && s->speeds[i].lane != lane) i++;
+    s->speeds[i].lane = lane;
+    return &s->speeds[i];
+}
+
+/* Tokens of the next batch. While somebody's stream runs, what his next token may wait for. */
+static size_t batch_budget(lt_scheduler *s)
+{
+    double allowance = lt_turns_allowance(&s->turns), slowest = 0;
+    if (allowance <= 0) return s->batch_tokens;
+    for (size_t i = 0; i < N_SPEEDS && s->speeds[i].lane; i++)
+        if (s->speeds[i].seconds > slowest) slowest = s->speeds[i].seconds;
+    double tokens = slowest > 0 ? allowance / slowest : 1;
+    return tokens < 1 ? 1 : tokens < (double)s->batch_tokens ? (size_t)tokens : s->batch_tokens;
+}
+
 /* Takes the next batch and runs it. The lock is held before and after. */
 static void run_batch(lt_scheduler *s)
 {
-    if (!lt_queue_take(&s->queue, s->batch_tokens)) return;
+    if (!lt_queue_take(&s->queue, batch_budget(s))) return;
     double start = lt_clock_seconds();
+    const void *lane = s->queue.slices[0].job->lane;
     for (size_t k = 0; k < s->queue.n_slices; k++) {
         lt_job *job = job_of(&s->queue.slices[k]);
         job->outstanding += s->queue.slices[k].n;
@@ -412,6 +529,9 @@ static void run_batch(lt_scheduler *s)
     pthread_mutex_lock(&s->lock);
     double seconds = lt_clock_seconds() - start;
     count_batch(s, seconds);
+    struct speed *speed = speed_of(s, lane);
+    double a_token = seconds / (double)s->queue.batch_tokens;
+    speed->seconds = speed->seconds > 0 ? 0.7 * speed->seconds + 0.3 * a_token : a_token;
     /* A job may have several slices of one batch: it ends with the last. */
     for (size_t k = 0; k < s->queue.n_slices; k++) {
         const lt_slice *slice = &s->queue.slices[k];
@@ -426,19 +546,31 @@ static void run_batch(lt_scheduler *s)
 
 /* ------------------------------------------------------------------ the thread */
 
+static bool has_nothing(const lt_scheduler *s)
+{
+    return !s->posts.first && s->queue.n_jobs == 0 && s->turns.n_waiting == 0 && s->turns.n_active == 0;
+}
+
+static bool is_idle(const lt_scheduler *s)
+{
+    return has_nothing(s) && (!s->stop || s->task_runs);
+}
+
 static void *scheduler_main(void *arg)
 {
     lt_scheduler *s = arg;
     pthread_mutex_lock(&s->lock);
     for (;;) {
-        while (!s->posts.first && s->queue.n_jobs == 0 && !(s->stop && !s->task_runs)) pthread_cond_wait(&s->wake, &s->lock);
-        if (s->stop) lt_queue_each(&s->queue, drop, s);
+        while (is_idle(s)) pthread_cond_wait(&s->wake, &s->lock);
+        if (s->stop) {
+            lt_queue_each(&s->queue, drop, s);
+            drop_turns(s);
+        }
         run_posts(s);
         drop_expired(s);
-        if (s->queue.n_jobs > 0)
-            run_batch(s);
-        else if (s->stop && !s->posts.first && !s->task_runs)
-            break;
+        step_turns(s);
+        if (s->queue.n_jobs > 0) run_batch(s);
+        if (s->stop && has_nothing(s) && !s->task_runs) break;
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -470,6 +602,7 @@ lattice_status lt_scheduler_create(lattice_runtime *runtime, const lt_scheduler_
     s->queue_tokens = options ? options->queue_tokens : 0;
     if (s->queue_tokens == 0 && !lt_mul(s->batch_tokens, QUEUE_BATCHES, &s->queue_tokens)) s->queue_tokens = SIZE_MAX;
     lt_queue_init(&s->queue, s->mem);
+    lt_turns_init(&s->turns, s->mem);
     list_init(&s->posts);
     list_init(&s->beside);
     s->task = (lt_task){ .fn = run_beside, .arg = s };
@@ -506,6 +639,8 @@ void lt_scheduler_get_stats(lt_scheduler *s, lt_scheduler_stats *stats)
     *stats = s->stats;
     stats->queue_tokens = s->queue.n_tokens;
     stats->queue_texts = s->queue.n_units;
-    stats->queue_jobs = s->queue.n_jobs;
+    stats->queue_tokens += s->turns.waiting_tokens;
+    stats->queue_jobs = s->queue.n_jobs + s->turns.n_waiting;
+    stats->turns_waiting = s->turns.n_waiting;
     pthread_mutex_unlock(&s->lock);
 }

@@ -10,7 +10,9 @@
 #define LT_ENGINE_SCHEDULER_H
 
 #include "engine/embed.h"
+#include "engine/posts.h"
 #include "engine/queue.h"
+#include "engine/turns.h"
 
 typedef struct lt_scheduler lt_scheduler;
 
@@ -25,11 +27,6 @@ lattice_status lt_scheduler_create(lattice_runtime *runtime, const lt_scheduler_
 void lt_scheduler_free(lt_scheduler *scheduler);
 
 /* ------------------------------------------------------------------ posts */
-
-typedef struct lt_post {
-    void (*fn)(struct lt_post *post); /* may free the post */
-    struct lt_post *next;             /* private */
-} lt_post;
 
 /* Runs the post once, on a compute thread between batches; `beside`: on the background thread. From any thread. */
 void lt_scheduler_post(lt_scheduler *scheduler, lt_post *post, bool beside);
@@ -82,6 +79,11 @@ lattice_status lt_scheduler_submit(lt_scheduler *scheduler, lt_job *job, lattice
  * fail. The job must not have been freed; after done() has begun nothing happens. */
 void lt_scheduler_cancel(lt_scheduler *scheduler, lt_job *job);
 
+/* Starts a turn (turns.h); the same errors. Its tokens count as waiting until it is active. */
+lattice_status lt_scheduler_begin_turn(lt_scheduler *scheduler, lt_turn *turn, lattice_error *err);
+/* As lt_scheduler_cancel: the turn ends within one token, its generation as LATTICE_FINISH_CANCELLED. */
+void lt_scheduler_cancel_turn(lt_scheduler *scheduler, lt_turn *turn);
+
 /* Would a job of so many tokens be admitted now? */
 bool lt_scheduler_has_room(lt_scheduler *scheduler, size_t n_tokens);
 
@@ -99,7 +101,9 @@ typedef struct lt_scheduler_stats {
     uint64_t n_batches, n_texts, n_tokens;        /* run so far */
     uint64_t batches_up_to[LT_N_BATCH_BOUNDS];    /* not cumulative */
     uint64_t n_rejected, n_cancelled;
-    double busy_seconds; /* of the engine */
+    size_t turns_active, turns_waiting;
+    uint64_t n_prompt_tokens, n_new_tokens, n_steps; /* of generations */
+    double busy_seconds;                             /* of the engine */
 } lt_scheduler_stats;
 
 void lt_scheduler_get_stats(lt_scheduler *scheduler, lt_scheduler_stats *stats);

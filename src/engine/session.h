@@ -48,6 +48,8 @@ void lt_stepper_give_back(lattice_model *model, lt_stepper *stepper);
 lattice_status lt_session_check_ids(const lattice_session *session, const uint32_t *ids, size_t n, lattice_error *err);
 /* lattice_sessions_append with everything checked. `cancel` may be NULL. */
 lattice_status lt_sessions_run(const lattice_piece *pieces, size_t n, const bool *cancel, lattice_error *err);
+/* Are they in range? */
+lattice_status lt_sampling_check(const lattice_sampling *sampling, lattice_error *err);
 /* Was it cancelled? The mark is taken away. */
 bool lt_session_take_cancel(lattice_session *session);
 /* Tokens of a piece behind `past`, of the `rest` of a prompt and within a budget of at least one: it ends where positions are

@@ -53,50 +53,71 @@ static void write_openai(lt_json_writer *w, const problem_form *form, lt_str mes
     lt_json_write_end(w, '}');
 }
 
-void lt_answer_error(lt_exchange *exchange, lt_problem problem, const char *param, const char *format, ...)
+/* Writes the text of an error; returns its status. */
+static unsigned write_error(lt_api api, lt_problem problem, const char *param, lt_str message, lt_buf *out)
 {
     const problem_form *form = &forms[problem];
+    lt_json_writer w = lt_json_writer_on(out);
+    if (api == LT_API_OPENAI) {
+        write_openai(&w, form, message, param);
+        return form->status[api];
+    }
+    lt_json_write_begin(&w, '{');
+    lt_json_write_key(&w, api == LT_API_COHERE ? "message" : "error");
+    lt_json_write_str(&w, message);
+    if (api == LT_API_TEI) {
+        lt_json_write_key(&w, "error_type");
+        lt_json_write_z(&w, form->tei_type);
+    }
+    lt_json_write_end(&w, '}');
+    return form->status[api];
+}
+
+void lt_answer_error(lt_exchange *exchange, lt_problem problem, const char *param, const char *format, ...)
+{
     char line[640];
     va_list args;
     va_start(args, format);
     lt_str message = { line, lt_format_line(line, sizeof line, format, args) };
     va_end(args);
-    exchange->status = form->status[exchange->api];
-    exchange->content_type = "application/json";
     lt_buf_free(&exchange->out);
-    lt_json_writer w = lt_json_writer_on(&exchange->out);
-    if (exchange->api == LT_API_OPENAI) {
-        write_openai(&w, form, message, param);
-        return;
+    exchange->status = write_error(exchange->api, problem, param, message, &exchange->out);
+    exchange->content_type = "application/json";
+}
+
+static lt_problem problem_of(const lt_exchange *exchange, lattice_status status)
+{
+    switch (status) {
+    case LATTICE_ERR_FORMAT: return LT_PROBLEM_MALFORMED;
+    case LATTICE_ERR_INVALID_ARGUMENT:
+    case LATTICE_ERR_UNSUPPORTED: return LT_PROBLEM_INVALID;
+    case LATTICE_ERR_TOO_LONG: return LT_PROBLEM_TOO_LONG;
+    case LATTICE_ERR_BUSY: return LT_PROBLEM_BUSY;
+    case LATTICE_ERR_CANCELLED:
+        return atomic_load(&exchange->gone) && !atomic_load(&exchange->expired) ? LT_PROBLEM_GONE : LT_PROBLEM_TIMEOUT;
+    default: return LT_PROBLEM_BACKEND;
     }
-    lt_json_write_begin(&w, '{');
-    lt_json_write_key(&w, exchange->api == LT_API_COHERE ? "message" : "error");
-    lt_json_write_str(&w, message);
-    if (exchange->api == LT_API_TEI) {
-        lt_json_write_key(&w, "error_type");
-        lt_json_write_z(&w, form->tei_type);
-    }
-    lt_json_write_end(&w, '}');
+}
+
+static lt_str message_of(lt_problem problem, const lattice_error *err)
+{
+    if (problem == LT_PROBLEM_GONE) return LT_STR("the client has closed the connection");
+    if (problem == LT_PROBLEM_TIMEOUT) return LT_STR("the answer took longer than the server allows");
+    return lt_str_of(err->message);
 }
 
 void lt_answer_status(lt_exchange *exchange, const char *param, const lattice_error *err)
 {
-    lt_problem problem = LT_PROBLEM_BACKEND;
-    switch (err->code) {
-    case LATTICE_ERR_FORMAT: problem = LT_PROBLEM_MALFORMED; break;
-    case LATTICE_ERR_INVALID_ARGUMENT:
-    case LATTICE_ERR_UNSUPPORTED: problem = LT_PROBLEM_INVALID; break;
-    case LATTICE_ERR_TOO_LONG: problem = LT_PROBLEM_TOO_LONG; break;
-    case LATTICE_ERR_BUSY: problem = LT_PROBLEM_BUSY; break;
-    case LATTICE_ERR_CANCELLED: problem = exchange->gone && !exchange->expired ? LT_PROBLEM_GONE : LT_PROBLEM_TIMEOUT; break;
-    default: break;
-    }
-    if (problem == LT_PROBLEM_GONE)
-        lt_answer_error(exchange, problem, NULL, "the client has closed the connection");
-    else if (problem == LT_PROBLEM_TIMEOUT)
-        lt_answer_error(exchange, problem, NULL, "the answer took longer than the server allows");
-    else
-        lt_answer_error(exchange, problem, param, "%s", err->message);
+    lt_problem problem = problem_of(exchange, err->code);
+    lt_buf_free(&exchange->out);
+    exchange->status = write_error(exchange->api, problem, param, message_of(problem, err), &exchange->out);
+    exchange->content_type = "application/json";
+}
+
+void lt_write_status(const lt_exchange *exchange, const lattice_error *err, lt_buf *out)
+{
+    lt_problem problem = problem_of(exchange, err->code);
+    write_error(exchange->api, problem, NULL, message_of(problem, err), out);
 }
 
 void lt_answer_json(lt_exchange *exchange)

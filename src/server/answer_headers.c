@@ -18,10 +18,16 @@ static void add_ms(struct MHD_Response *response, const char *name, double secon
     add_number(response, name, seconds > 0 ? (uint64_t)(seconds * 1e3 + 0.5) : 0);
 }
 
-struct MHD_Response *lt_make_response(lt_exchange *ex, double now)
+struct MHD_Response *lt_make_response(lt_exchange *ex, double now,
+                                      ssize_t (*reader)(void *exchange, uint64_t position, char *to, size_t most))
 {
+    enum { STREAM_BLOCK = 4096 };
     struct MHD_Response *response;
-    if (ex->out.len > 0) {
+    if (reader) {
+        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, reader, ex, NULL);
+        if (!response) return NULL;
+        MHD_add_response_header(response, "Cache-Control", "no-store");
+    } else if (ex->out.len > 0) {
         response = MHD_create_response_from_buffer(ex->out.len, ex->out.data, MHD_RESPMEM_MUST_FREE);
         if (!response) return NULL;
         lt_buf_init(&ex->out, ex->server->mem);

@@ -36,11 +36,12 @@ struct lt_exchange {
     lt_api api;
     char id[64 + 1];
     lt_buf body;
-    double begun, received; /* lt_clock_seconds: headers are there; the whole request is */
-    double deadline;        /* 0: none */
-    atomic_bool gone;       /* the client has left, or time is up */
-    bool expired;           /* it is the time */
-    _Atomic(lt_job *) job;  /* the job that lt_exchange_submit queued */
+    double begun, received;  /* lt_clock_seconds: headers are there; the whole request is */
+    double deadline;         /* 0: none */
+    atomic_bool gone;        /* the client has left, or time is up */
+    atomic_bool expired;     /* it is the time */
+    _Atomic(lt_job *) job;   /* the job that lt_exchange_submit queued */
+    _Atomic(lt_turn *) turn; /* or the turn that lt_exchange_begin_turn started */
     lt_post post;
 
     /* The answer. */
@@ -56,6 +57,14 @@ struct lt_exchange {
     void *call;
     void (*free_call)(void *call);
 
+    /* A stream's text on its way to the socket; with the loop's lock. */
+    bool is_stream;
+    lt_buf pending;
+    size_t sent;       /* bytes of `pending` that are out */
+    bool stream_ended; /* nothing more comes */
+    bool is_orphan;    /* the connection has ended before the stream */
+    bool is_queued;    /* in the list of exchanges that the loop shall look at */
+
     bool is_suspended, is_watched;
     size_t counted_body; /* bytes of the body in the server's sum */
     lt_exchange *next_done;
@@ -68,6 +77,7 @@ struct lt_server {
     lattice_model_info *infos; /* [n_models] */
     lt_scheduler *scheduler;
     lt_metrics metrics;
+    struct lt_prefixes *prefixes;
     struct lt_loop *loop;
     uint64_t created; /* Unix time of the start */
 };
@@ -96,6 +106,8 @@ void lt_answer_error(lt_exchange *exchange, lt_problem problem, const char *para
     __attribute__((format(printf, 4, 5)));
 /* The same from a failed call of the library. */
 void lt_answer_status(lt_exchange *exchange, const char *param, const lattice_error *err);
+/* The text of such an error alone, for a stream that has begun. */
+void lt_write_status(const lt_exchange *exchange, const lattice_error *err, lt_buf *out);
 /* Sets an answer whose text has been written to exchange->out; memory that ran out there becomes an error. */
 void lt_answer_json(lt_exchange *exchange);
 
@@ -106,21 +118,23 @@ void lt_exchange_finish(lt_exchange *exchange);
  */
 bool lt_exchange_submit(lt_exchange *exchange, lt_job *job);
 
+/* Starts a turn, as a stream of events or not. false: as above. */
+bool lt_exchange_begin_turn(lt_exchange *exchange, lt_turn *turn, bool stream);
+/* Of a stream: sends "data: TEXT" and an empty line; after the last event the exchange is the loop's. */
+void lt_exchange_write_event(lt_exchange *exchange, lt_str text);
+void lt_exchange_end_stream(lt_exchange *exchange);
+
 /* Reads the body as one JSON value with `reader`; false: the answer (an error) is set. */
 bool lt_read_body(lt_exchange *exchange, lattice_status (*reader)(lt_json *json, void *request), void *request);
 
 /* ------------------------------------------------------------------ models: server.c */
 
-/* The model of that name, or without one (data NULL) the first that `fits`. -1: the answer (an error) is set. */
-int lt_find_model(lt_exchange *exchange, lt_str name, bool (*fits)(const lattice_model_info *info), const char *what);
-static inline bool lt_gives_vectors(const lattice_model_info *info)
-{
-    return info->head == LATTICE_HEAD_EMBEDDING;
-}
-static inline bool lt_gives_scores(const lattice_model_info *info)
-{
-    return info->n_labels > 0;
-}
+/* The model of that name, or without one (data NULL) the first that `fits`, one that is meant to generate text last. -1: the
+ * answer (an error) is set. */
+int lt_find_model(lt_exchange *exchange, lt_str name, bool (*fits)(const lt_server *server, size_t model), const char *what);
+bool lt_gives_vectors(const lt_server *server, size_t model);
+bool lt_gives_scores(const lt_server *server, size_t model);
+bool lt_generates(const lt_server *server, size_t model);
 
 /* ------------------------------------------------------------------ routes: routes.c */
 
@@ -128,6 +142,8 @@ static inline bool lt_gives_scores(const lattice_model_info *info)
 extern const lt_route lt_routes[];
 
 void lt_openai_embeddings(lt_exchange *exchange);
+void lt_openai_chat(lt_exchange *exchange);
+void lt_openai_completion(lt_exchange *exchange);
 void lt_openai_models(lt_exchange *exchange);
 void lt_tei_embed(lt_exchange *exchange);
 void lt_tei_embed_all(lt_exchange *exchange);

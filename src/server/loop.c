@@ -132,7 +132,18 @@ static void exchange_free(lt_loop *loop, lt_exchange *ex)
     loop->n_exchanges--;
     lt_buf_free(&ex->body);
     lt_buf_free(&ex->out);
+    lt_buf_free(&ex->pending);
     lt_free(loop->server->mem, ex);
+}
+
+/* Whatever is done for the exchange ends. */
+static void cancel_work(lt_loop *loop, lt_exchange *ex)
+{
+    atomic_store(&ex->gone, true);
+    lt_job *job = atomic_load(&ex->job);
+    if (job) lt_scheduler_cancel(loop->server->scheduler, job);
+    lt_turn *turn = atomic_load(&ex->turn);
+    if (turn) lt_scheduler_cancel_turn(loop->server->scheduler, turn);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *http, void **context, enum MHD_RequestTerminationCode code)
@@ -147,19 +158,33 @@ static void on_completed(void *cls, struct MHD_Connection *http, void **context,
     ex->connection->receiving = true;
     ex->connection->started = false;
     ex->connection->since = lt_clock_seconds();
-    exchange_free(loop, ex);
+    /* Whoever writes the stream still has the exchange: it goes with its end. */
+    pthread_mutex_lock(&loop->lock);
+    bool is_orphan = ex->is_stream && !ex->stream_ended;
+    bool is_queued = ex->is_queued;
+    ex->is_orphan = is_orphan || is_queued;
+    pthread_mutex_unlock(&loop->lock);
+    if (is_orphan) cancel_work(loop, ex);
+    if (!is_orphan && !is_queued) exchange_free(loop, ex);
+}
+
+/* Has the loop look at the exchange. With the lock held. */
+static void call_loop(lt_loop *loop, lt_exchange *ex)
+{
+    if (ex->is_queued) return;
+    const uint64_t one = 1;
+    if (!loop->done) (void)!write(loop->done_fd, &one, sizeof one);
+    ex->is_queued = true;
+    ex->next_done = loop->done;
+    loop->done = ex;
 }
 
 void lt_exchange_finish(lt_exchange *exchange)
 {
     lt_loop *loop = exchange->server->loop;
     pthread_mutex_lock(&loop->lock);
-    bool first = loop->done == NULL;
-    exchange->next_done = loop->done;
-    loop->done = exchange;
+    call_loop(loop, exchange);
     pthread_mutex_unlock(&loop->lock);
-    const uint64_t one = 1;
-    if (first) (void)!write(loop->done_fd, &one, sizeof one);
 }
 
 static void unwatch(const lt_loop *loop, lt_exchange *ex)
@@ -173,9 +198,7 @@ static void abandon(lt_loop *loop, lt_exchange *ex, bool expired)
 {
     unwatch(loop, ex);
     if (!atomic_load(&ex->gone)) ex->expired = expired;
-    atomic_store(&ex->gone, true);
-    lt_job *job = atomic_load(&ex->job);
-    if (job) lt_scheduler_cancel(loop->server->scheduler, job);
+    cancel_work(loop, ex);
 }
 
 static void resume_done(lt_loop *loop)
@@ -186,12 +209,98 @@ static void resume_done(lt_loop *loop)
     lt_exchange *ex = loop->done;
     loop->done = NULL;
     pthread_mutex_unlock(&loop->lock);
-    for (lt_exchange *next; ex; ex = next) {
-        next = ex->next_done;
-        unwatch(loop, ex);
-        ex->is_suspended = false;
-        MHD_resume_connection(ex->http);
+    while (ex) {
+        pthread_mutex_lock(&loop->lock);
+        lt_exchange *next = ex->next_done;
+        ex->is_queued = false;
+        bool is_over = ex->is_orphan && (!ex->is_stream || ex->stream_ended);
+        pthread_mutex_unlock(&loop->lock);
+        if (is_over) {
+            exchange_free(loop, ex);
+        } else if (ex->is_suspended) {
+            unwatch(loop, ex);
+            ex->is_suspended = false;
+            MHD_resume_connection(ex->http);
+        }
+        ex = next;
     }
+}
+
+/* ------------------------------------------------------------------ streams */
+
+static void suspend(lt_loop *loop, lt_exchange *ex)
+{
+    ex->is_suspended = ex->is_watched = true;
+    MHD_suspend_connection(ex->http);
+    watch(loop, ex->connection->fd, EPOLLRDHUP, ex->connection);
+}
+
+bool lt_exchange_begin_turn(lt_exchange *ex, lt_turn *turn, bool stream)
+{
+    lt_loop *loop = ex->server->loop;
+    lattice_error err = { .code = LATTICE_ERR_CANCELLED };
+    ex->is_stream = stream;
+    atomic_store(&ex->turn, turn); /* and then `gone` is looked at: see lt_exchange_submit */
+    if (!atomic_load(&ex->gone) && lt_scheduler_begin_turn(ex->server->scheduler, turn, &err) == LATTICE_OK) {
+        if (!stream) return true;
+        pthread_mutex_lock(&loop->lock);
+        ex->status = 200;
+        ex->content_type = "text/event-stream";
+        call_loop(loop, ex);
+        pthread_mutex_unlock(&loop->lock);
+        return true;
+    }
+    ex->is_stream = false;
+    atomic_store(&ex->turn, NULL);
+    lt_answer_status(ex, NULL, &err);
+    return false;
+}
+
+void lt_exchange_write_event(lt_exchange *ex, lt_str text)
+{
+    lt_loop *loop = ex->server->loop;
+    pthread_mutex_lock(&loop->lock);
+    if (!ex->is_orphan) {
+        lt_buf_append_z(&ex->pending, "data: ");
+        lt_buf_append(&ex->pending, text.data, text.len);
+        lt_buf_append_z(&ex->pending, "\n\n");
+        call_loop(loop, ex);
+    }
+    pthread_mutex_unlock(&loop->lock);
+}
+
+void lt_exchange_end_stream(lt_exchange *ex)
+{
+    lt_loop *loop = ex->server->loop;
+    atomic_fetch_add_explicit(&ex->server->metrics.tokens, ex->n_tokens, memory_order_relaxed);
+    pthread_mutex_lock(&loop->lock);
+    ex->stream_ended = true;
+    call_loop(loop, ex);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+/* libmicrohttpd asks for more of a stream. */
+static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t most)
+{
+    (void)position;
+    lt_exchange *ex = cls;
+    lt_loop *loop = ex->server->loop;
+    pthread_mutex_lock(&loop->lock);
+    size_t n = ex->pending.len - ex->sent;
+    bool has_failed = ex->pending.failed, has_ended = ex->stream_ended;
+    if (n > most) n = most;
+    if (n > 0) memcpy(to, ex->pending.data + ex->sent, n);
+    ex->sent += n;
+    if (ex->sent == ex->pending.len) {
+        ex->sent = 0;
+        lt_buf_clear(&ex->pending);
+    }
+    pthread_mutex_unlock(&loop->lock);
+    if (n > 0) return (ssize_t)n;
+    if (has_failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (has_ended) return MHD_CONTENT_READER_END_OF_STREAM;
+    suspend(loop, ex);
+    return 0;
 }
 
 static void handle_post(lt_post *post)
@@ -314,7 +423,7 @@ static enum MHD_Result send_answer(lt_loop *loop, lt_exchange *ex)
     while (lt_routes[route].path && &lt_routes[route] != ex->route) route++;
     lt_metrics_count(&loop->server->metrics, route, ex->status, now - ex->begun, ex->n_tokens);
     if (loop->stopping) ex->close = true;
-    struct MHD_Response *response = lt_make_response(ex, now);
+    struct MHD_Response *response = lt_make_response(ex, now, ex->is_stream ? read_stream : NULL);
     if (!response) return MHD_NO;
     enum MHD_Result result = MHD_queue_response(ex->http, ex->status, response);
     MHD_destroy_response(response);
@@ -335,6 +444,7 @@ static enum MHD_Result begin_exchange(lt_loop *loop, struct MHD_Connection *http
     ex->http = http;
     lt_buf_init(&ex->body, loop->server->mem);
     lt_buf_init(&ex->out, loop->server->mem);
+    lt_buf_init(&ex->pending, loop->server->mem);
     ex->begun = lt_clock_seconds();
     ex->route = find_route(method, path, &ex->allow);
     if (ex->route) ex->api = ex->route->api;
@@ -393,9 +503,7 @@ static enum MHD_Result dispatch(lt_loop *loop, lt_exchange *ex)
         return send_answer(loop, ex);
     }
     if (loop->server->options.total_timeout > 0) ex->deadline = ex->begun + loop->server->options.total_timeout;
-    ex->is_suspended = ex->is_watched = true;
-    MHD_suspend_connection(ex->http);
-    watch(loop, ex->connection->fd, EPOLLRDHUP, ex->connection);
+    suspend(loop, ex);
     ex->post.fn = handle_post;
     lt_scheduler_post(loop->server->scheduler, &ex->post, ex->body.len > LONG_BODY);
     return MHD_YES;

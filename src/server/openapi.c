@@ -28,11 +28,24 @@ typedef struct description {
            ",{\"type\":\"object\",\"required\":[\"text\"],\"properties\":{\"text\":" TEXT "}}]}},\"model\":" TEXT                \
            ",\"top_n\":" COUNT ",\"return_documents\":" FLAG ",\"instruction\":" TEXT)
 
+#define GENERATION                                                                                                               \
+    "\"model\":" TEXT ",\"max_tokens\":" COUNT ",\"max_completion_tokens\":" COUNT ",\"temperature\":" NUMBER                    \
+    ",\"top_p\":" NUMBER ",\"top_k\":{\"type\":\"integer\"},\"min_p\":" NUMBER ",\"presence_penalty\":" NUMBER                   \
+    ",\"frequency_penalty\":" NUMBER ",\"repetition_penalty\":" NUMBER                                                           \
+    ",\"seed\":{\"type\":\"integer\"},\"stop\":" TEXT_OR_TEXTS ",\"stream\":" FLAG                                               \
+    ",\"stream_options\":{\"type\":\"object\",\"properties\":{\"include_usage\":" FLAG "}}"
+
 // clang-format off
 static const description descriptions[] = {
     { "/v1/embeddings", "Vectors of texts, as OpenAI's API gives them",
       OBJECT("\"input\"", "\"input\":" ANY_INPUT ",\"model\":" TEXT ",\"dimensions\":" COUNT
              ",\"encoding_format\":{\"enum\":[\"float\",\"base64\"]},\"user\":" TEXT ",\"truncate\":" FLAG ",\"prompt_name\":" TEXT) },
+    { "/v1/chat/completions", "The answer in a conversation, as OpenAI's API gives it; with `stream`, as server-sent events",
+      OBJECT("\"messages\"", "\"messages\":{\"type\":\"array\",\"items\":{" OBJECT("\"role\",\"content\"",
+             "\"role\":{\"enum\":[\"system\",\"developer\",\"user\",\"assistant\"]},\"content\":" TEXT) "}}," GENERATION
+             ",\"logprobs\":" FLAG ",\"top_logprobs\":" COUNT) },
+    { "/v1/completions", "Text that goes on from a prompt, as OpenAI's API gives it; with `stream`, as server-sent events",
+      OBJECT("\"prompt\"", "\"prompt\":{\"oneOf\":[" TEXT "," IDS "]}," GENERATION ",\"logprobs\":{\"type\":\"integer\",\"minimum\":0}") },
     { "/v1/models", "The models that are served", NULL },
     { "/v1/rerank", "Documents by their relevance for a query, as Cohere's and Jina's APIs give them", COHERE_RERANK },
     { "/v2/rerank", "Documents by their relevance for a query, as Cohere's API gives them", COHERE_RERANK },

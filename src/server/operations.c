@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "engine/prefixes.h"
 #include "server/exchange.h"
 
 void lt_health(lt_exchange *ex)
@@ -17,11 +18,11 @@ void lt_health(lt_exchange *ex)
 
 /* ------------------------------------------------------------------ GET /info */
 
-static void write_kind(lt_json_writer *w, const lattice_model_info *info)
+static void write_kind(lt_json_writer *w, const lattice_model_info *info, bool generates)
 {
     lt_json_write_key(w, "model_type");
     lt_json_write_begin(w, '{');
-    switch (info->head) {
+    switch (generates ? LATTICE_HEAD_GENERATOR : info->head) {
     case LATTICE_HEAD_EMBEDDING:
         lt_json_write_key(w, "embedding");
         lt_json_write_begin(w, '{');
@@ -53,13 +54,15 @@ static void write_kind(lt_json_writer *w, const lattice_model_info *info)
     lt_json_write_end(w, '}');
 }
 
-static void write_model(lt_json_writer *w, const char *name, const lattice_model_info *info)
+static void write_model(lt_json_writer *w, const lt_server *server, size_t model)
 {
+    const char *name = server->options.models[model].name;
+    const lattice_model_info *info = &server->infos[model];
     lt_json_write_key(w, "model_id");
     lt_json_write_z(w, name);
     lt_json_write_key(w, "model_dtype");
     lt_json_write_z(w, info->compute);
-    write_kind(w, info);
+    write_kind(w, info, lt_generates(server, model) && info->n_labels == 0);
     lt_json_write_key(w, "max_input_length");
     lt_json_write_uint(w, info->max_length);
     lt_json_write_key(w, "device");
@@ -75,7 +78,7 @@ void lt_info(lt_exchange *ex)
     const lt_server_options *o = &server->options;
     lt_json_writer w = lt_json_writer_on(&ex->out);
     lt_json_write_begin(&w, '{');
-    write_model(&w, o->models[0].name, &server->infos[0]);
+    write_model(&w, server, 0);
     lt_json_write_key(&w, "max_batch_tokens");
     lt_json_write_uint(&w, o->max_batch_tokens);
     lt_json_write_key(&w, "max_queue_tokens");
@@ -94,7 +97,7 @@ void lt_info(lt_exchange *ex)
     lt_json_write_begin(&w, '[');
     for (size_t i = 0; i < o->n_models; i++) {
         lt_json_write_begin(&w, '{');
-        write_model(&w, o->models[i].name, &server->infos[i]);
+        write_model(&w, server, i);
         lt_json_write_end(&w, '}');
     }
     lt_json_write_end(&w, ']');
@@ -173,6 +176,11 @@ static void write_batches(lt_buf *out, const lt_scheduler_stats *s)
     one(out, "lattice_queue_tokens", "gauge", "Tokens that wait.", (double)s->queue_tokens);
     one(out, "lattice_queue_texts", "gauge", "Texts that wait.", (double)s->queue_texts);
     one(out, "lattice_queue_requests", "gauge", "Requests of which something waits.", (double)s->queue_jobs);
+    one(out, "lattice_turns_active", "gauge", "Generations in the running batch.", (double)s->turns_active);
+    one(out, "lattice_turns_waiting", "gauge", "Generations that wait for a place in it.", (double)s->turns_waiting);
+    one(out, "lattice_prompt_tokens_total", "counter", "Tokens of prompts that were computed.", (double)s->n_prompt_tokens);
+    one(out, "lattice_generated_tokens_total", "counter", "Tokens that were generated.", (double)s->n_new_tokens);
+    one(out, "lattice_steps_total", "counter", "Runs of the generations together.", (double)s->n_steps);
     one(out, "lattice_rejected_total", "counter", "Requests that found the queue full.", (double)s->n_rejected);
     one(out, "lattice_cancelled_total", "counter", "Requests that ended early: their client left, or time was up.",
         (double)s->n_cancelled);
@@ -197,6 +205,12 @@ void lt_metrics_route(lt_exchange *ex)
     lt_scheduler_get_stats(server->scheduler, &stats);
     write_requests(out, &server->metrics);
     write_batches(out, &stats);
+    lt_prefixes_stats prefixes;
+    lt_prefixes_get_stats(server->prefixes, &prefixes);
+    one(out, "lattice_prefix_hits_total", "counter", "Conversations that went on from a kept beginning.", (double)prefixes.hits);
+    one(out, "lattice_prefix_misses_total", "counter", "Conversations that did not.", (double)prefixes.misses);
+    one(out, "lattice_prefix_tokens_total", "counter", "Tokens of prompts found instead of computed.", (double)prefixes.tokens);
+    one(out, "lattice_prefix_bytes", "gauge", "Memory of kept beginnings.", (double)prefixes.bytes);
     one(out, "lattice_tokens_total", "counter", "Tokens of answered requests.",
         (double)atomic_load_explicit(&server->metrics.tokens, memory_order_relaxed));
     one(out, "lattice_connections", "gauge", "Open connections.",

@@ -7,6 +7,8 @@
 struct lt_scoring;
 
 lattice_status lt_read_openai_embeddings(lt_json *json, void *request); /* lt_embedding */
+lattice_status lt_read_openai_chat(lt_json *json, void *request);       /* lt_text_request */
+lattice_status lt_read_openai_completion(lt_json *json, void *request); /* lt_text_request */
 lattice_status lt_read_tei_embed(lt_json *json, void *request);         /* lt_embedding */
 lattice_status lt_read_tei_similarity(lt_json *json, void *request);    /* lt_embedding */
 lattice_status lt_read_cohere_embed(lt_json *json, void *request);      /* lt_embedding */

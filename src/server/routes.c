@@ -5,6 +5,8 @@
 const lt_route lt_routes[] = {
     /* method, path,                  errors,         open,  quick, handler */
     { "POST", "/v1/embeddings",        LT_API_OPENAI,  false, false, lt_openai_embeddings },
+    { "POST", "/v1/chat/completions",  LT_API_OPENAI,  false, false, lt_openai_chat },
+    { "POST", "/v1/completions",       LT_API_OPENAI,  false, false, lt_openai_completion },
     { "GET",  "/v1/models",            LT_API_OPENAI,  false, true,  lt_openai_models },
     { "POST", "/v1/rerank",            LT_API_COHERE,  false, false, lt_rerank_route },
     { "POST", "/v2/rerank",            LT_API_COHERE,  false, false, lt_rerank_route },

@@ -155,9 +155,9 @@ static lattice_status prepare_job(lt_scoring *s, lattice_model *model, const lat
     return LATTICE_OK;
 }
 
-static bool gives_labels(const lattice_model_info *info)
+static bool gives_labels(const lt_server *server, size_t model)
 {
-    return info->head == LATTICE_HEAD_CLASSIFIER;
+    return server->infos[model].head == LATTICE_HEAD_CLASSIFIER;
 }
 
 /* Everything up to the queue; false: the answer (an error) is set. */

@@ -5,25 +5,46 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "engine/prefixes.h"
 #include "server/loop.h"
 
-int lt_find_model(lt_exchange *exchange, lt_str name, bool (*fits)(const lattice_model_info *info), const char *what)
+bool lt_gives_vectors(const lt_server *server, size_t model)
+{
+    return server->infos[model].head == LATTICE_HEAD_EMBEDDING;
+}
+
+bool lt_gives_scores(const lt_server *server, size_t model)
+{
+    return server->infos[model].n_labels > 0;
+}
+
+bool lt_generates(const lt_server *server, size_t model)
+{
+    const lattice_model *m = server->options.models[model].model;
+    return m->plan.tails[LT_TAIL_LOGITS].present && m->tokenizer && !m->sentence.has_modules;
+}
+
+int lt_find_model(lt_exchange *exchange, lt_str name, bool (*fits)(const lt_server *server, size_t model), const char *what)
 {
     const lt_server *server = exchange->server;
+    int found = -1;
     for (size_t i = 0; i < server->options.n_models; i++) {
-        if (name.data ? lt_str_is(name, server->options.models[i].name) : fits(&server->infos[i])) {
-            if (fits(&server->infos[i])) return (int)i;
-            lt_answer_error(exchange, LT_PROBLEM_INVALID, "model", "model '%s' is not one that %s",
-                            server->options.models[i].name, what);
+        const char *own = server->options.models[i].name;
+        if (name.data && lt_str_is(name, own)) {
+            if (fits(server, i)) return (int)i;
+            lt_answer_error(exchange, LT_PROBLEM_INVALID, "model", "model '%s' is not one that %s", own, what);
             return -1;
         }
+        if (name.data || !fits(server, i)) continue;
+        if (fits == lt_generates || !lt_generates(server, i)) return (int)i;
+        if (found < 0) found = (int)i;
     }
     if (name.data)
         lt_answer_error(exchange, LT_PROBLEM_NO_MODEL, "model", "model '%.*s' does not exist; GET /v1/models lists those that do",
                         LT_STR_ARG(name));
-    else
+    else if (found < 0)
         lt_answer_error(exchange, LT_PROBLEM_INVALID, "model", "no model served here %s", what);
-    return -1;
+    return found;
 }
 
 static lattice_status serve(lt_server *server, lattice_error *err)
@@ -34,10 +55,12 @@ static lattice_status serve(lt_server *server, lattice_error *err)
     for (size_t i = 0; i < o->n_models; i++) lattice_model_get_info(o->models[i].model, &server->infos[i]);
     const lt_scheduler_options options = { .batch_tokens = o->max_batch_tokens, .queue_tokens = o->max_queue_tokens };
     LT_TRY(lt_scheduler_create(server->runtime, &options, &server->scheduler, err));
+    LT_TRY(lt_prefixes_create(server->mem, o->prefix_bytes, &server->prefixes, err));
     lt_loop *loop;
     lattice_status status = lt_loop_create(server, &loop, err);
     if (status == LATTICE_OK) lt_loop_run(loop);
     lt_scheduler_free(server->scheduler);
+    server->scheduler = NULL;
     lt_loop_free(loop);
     return status;
 }
@@ -52,6 +75,8 @@ lattice_status lt_server_run(lattice_runtime *runtime, const lt_server_options *
     server->metrics.started = lt_clock_seconds();
     server->created = (uint64_t)time(NULL);
     lattice_status status = serve(server, err);
+    lt_scheduler_free(server->scheduler);
+    lt_prefixes_free(server->prefixes);
     lt_free(server->mem, server->infos);
     lt_free(server->mem, server);
     return status;

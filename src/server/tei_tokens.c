@@ -4,10 +4,9 @@
 #include "server/readers.h"
 #include "server/tokenizing.h"
 
-static bool has_tokenizer(const lattice_model_info *info)
+static bool has_tokenizer(const lt_server *server, size_t model)
 {
-    (void)info;
-    return true;
+    return lattice_model_tokenizer(server->options.models[model].model) != NULL;
 }
 
 static void tokenizing_free(void *opaque)

@@ -1,0 +1,65 @@
+/* Generating text for every API: what a request asks for, and how it becomes a turn of the scheduler. An API reads its body into
+ * an lt_generation and writes its answer in three callbacks. */
+#ifndef LT_SERVER_GENERATION_H
+#define LT_SERVER_GENERATION_H
+
+#include "server/exchange.h"
+#include "server/inputs.h"
+
+/* A new token and its alternatives, [n_top] behind each other in `tops`. */
+typedef struct lt_token_entry {
+    uint32_t id;
+    float logprob;
+} lt_token_entry;
+
+typedef struct lt_text_request {
+    lt_exchange *exchange;
+    lt_inputs inputs;       /* texts: the messages' contents, or the prompt */
+    const char *model_name; /* NULL: any */
+    int model;
+    lattice_message *messages; /* [n_messages] of a conversation */
+    size_t n_messages, messages_capacity;
+    bool is_chat, has_prompt;
+
+    /* Sampling: what a body leaves out is the checkpoint's. */
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    bool has_temperature, has_top_p, has_min_p, has_repetition_penalty, has_top_k, has_seed;
+    size_t top_k;
+    uint64_t seed;
+    size_t max_tokens; /* 0: until the session is full */
+    lattice_text *stop;
+    size_t n_stop, stop_capacity;
+    bool logprobs;
+    size_t top_logprobs;
+    bool think;
+    bool stream, include_usage;
+
+    /* Called by the scheduler's thread, but for write_all. */
+    void (*write_text)(struct lt_text_request *request, lt_str text); /* of a stream */
+    void (*write_end)(struct lt_text_request *request);               /* of a stream: its last events */
+    void (*write_all)(struct lt_text_request *request);               /* the whole answer */
+
+    /* What has come of it. */
+    lattice_encoding ids;
+    size_t n_base, n_found; /* ids up to the end of the last message; those that were kept from an earlier turn */
+    lattice_session *session;
+    lattice_generator *generator;
+    const lattice_generation *result; /* once it is done */
+    const char *finish_reason;        /* "stop" or "length" */
+    lt_token_entry *entries;          /* tokens that no event has told of yet, with logprobs */
+    lattice_logprob *tops;            /* [n_entries][top_logprobs] */
+    size_t n_entries, entries_capacity, tops_capacity;
+    size_t n_new;  /* tokens generated */
+    bool has_role; /* the stream has said whose text it is */
+    bool failed;   /* an allocation */
+    lt_turn turn;
+} lt_text_request;
+
+/* A new one, freed with the exchange; NULL: the answer (an error) is set. */
+lt_text_request *lt_text_request_create(lt_exchange *exchange);
+/* Starts what has been read; from then on the callbacks answer. */
+void lt_text_request_run(lt_text_request *request);
+/* Members that chat and completion have in common. */
+lattice_status lt_read_text_option(lt_json *json, lt_text_request *request, lt_str key);
+
+#endif
