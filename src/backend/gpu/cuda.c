@@ -49,6 +49,8 @@ static lattice_status find(lt_gpu_device *device, void *library, const char *nam
 {
     cuda_device *d = enter(device);
     cu_result result = d->cu.module_function(kernel, library, name);
+    /* As much shared memory as the device has for a group; kernels that ask for less are not touched by it. */
+    if (result == CU_OK && d->shared_bytes > 0) d->cu.function_set(*kernel, CU_FUNCTION_MAX_DYNAMIC_SHARED, d->shared_bytes);
     return result == CU_OK ? LATTICE_OK : lt_cuda_fail(d, result, name, err);
 }
 
@@ -215,6 +217,7 @@ static lattice_status open_device(cuda_device *d, int index, lattice_error *err)
     d->base.memory_bytes = bytes;
     CU_TRY(d, "its version", d->cu.device_attribute(&d->major, CU_ATTRIBUTE_MAJOR, d->device));
     CU_TRY(d, "its version", d->cu.device_attribute(&d->minor, CU_ATTRIBUTE_MINOR, d->device));
+    CU_TRY(d, "its shared memory", d->cu.device_attribute(&d->shared_bytes, CU_ATTRIBUTE_SHARED_OPTIN, d->device));
     CU_TRY(d, "the driver's version", d->cu.driver_version(&d->driver_version));
     CU_TRY(d, "a context", d->cu.context_retain(&d->context, d->device));
     CU_TRY(d, "a context", d->cu.context_set(d->context));
@@ -244,7 +247,7 @@ static lattice_status cuda_open(lattice_runtime *runtime, int index, lt_gpu_devi
     }
     d->base.driver = "cuda";
     d->base.shim = lt_gpu_shim_cuda();
-    d->base.extra = LT_STR("");
+    lt_cuda_own_kernels(d);
     d->base.build = build;
     d->base.find = find;
     d->base.library_free = library_free;

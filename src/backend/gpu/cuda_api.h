@@ -10,7 +10,7 @@ typedef int cu_device;
 typedef unsigned long long cu_pointer;
 
 enum { CU_OK = 0, CU_OUT_OF_MEMORY = 2 };
-enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76 };
+enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76, CU_ATTRIBUTE_SHARED_OPTIN = 97 };
 enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
 /* X(member, symbol, result, parameters) */
@@ -126,7 +126,7 @@ typedef struct cuda_device {
     cuda_driver_api cu;
     cu_device device;
     void *context, *stream;
-    int major, minor, driver_version;
+    int major, minor, driver_version, shared_bytes;
 
     void *staging[2], *staged[2]; /* pinned buffers for uploads, and events behind the last use of each */
     int next_staging;
@@ -142,6 +142,9 @@ lattice_status lt_cuda_fail(const cuda_device *d, cu_result result, const char *
 
 /* cuda_compile.c: machine code for a source, from the cache folder of the runtime or from NVRTC. */
 lattice_status lt_cuda_compile(cuda_device *d, lt_str source, lt_buf *code, lattice_error *err);
+
+/* cuda_kernels.c: kernels of CUDA alone, where the device is new enough for them. */
+void lt_cuda_own_kernels(cuda_device *d);
 
 /* cuda_blas.c */
 void lt_cuda_blas_open(cuda_device *d);

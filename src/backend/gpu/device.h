@@ -3,6 +3,7 @@
 #ifndef LT_BACKEND_GPU_DEVICE_H
 #define LT_BACKEND_GPU_DEVICE_H
 
+#include "backend/gpu/shape.h"
 #include "base/bytes.h"
 #include "base/runtime.h"
 
@@ -48,6 +49,12 @@ typedef struct lt_gpu_product {
     lt_gpu_type y_type;
 } lt_gpu_product;
 
+/* A platform's own attention kernel, which has the buffers and numbers of fused_attention, for bfloat16 values. */
+typedef struct lt_gpu_attention {
+    size_t queries, heads; /* tokens and query heads of a group */
+    size_t threads, shared_bytes;
+} lt_gpu_attention;
+
 typedef struct lt_gpu_device lt_gpu_device;
 
 /* Work is done in the order of the calls. A device is used by one thread at a time, but for allocate and release. Errors are
@@ -58,6 +65,15 @@ struct lt_gpu_device {
     uint64_t memory_bytes;
     lt_str shim;  /* put before the template */
     lt_str extra; /* kernels of this platform alone, put behind it; may be empty */
+
+    /* Names of the kernels in `extra` that may stand for one of the template; a shape may be without some. */
+    const char *const *own_names;
+    size_t n_own;
+    /* Puts one of them in the place of the template's kernel number `kernel`, with its own grid, where the launch's numbers allow;
+     * own: [n_own] kernels, NULL where the shape has none. NULL: no device's own kernels. */
+    void (*specialise)(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *launch);
+    /* Whether there is an attention kernel for this shape in bfloat16, and which of the own kernels it is. NULL: no. */
+    bool (*attention)(const lt_gpu_shape *shape, lt_gpu_attention *attention, size_t *own);
 
     /* Compiles a source; kernels are found in it by name and live as long as the library. */
     lattice_status (*build)(lt_gpu_device *device, lt_str source, void **library, lattice_error *err);

@@ -87,6 +87,7 @@ static lattice_status launch(const run *r, lt_gpu_kernel kernel, const lt_gpu_re
                         .grid = { x, y },
                         .threads = threads };
     for (int i = 0; i < n_buffers; i++) l.buffers[i] = buffers[i];
+    if (r->device->specialise) r->device->specialise((int)kernel, &r->p->shape, r->p->own, &l);
     return r->device->launch(r->device, &l, r->err);
 }
 
@@ -339,8 +340,17 @@ static lattice_status attention(const run *r, const lt_op *op)
         LT_TRY(append_rows(r, op, offset, k, v));
         k.ref = v.ref = (lt_gpu_ref){ p->blocks.memory, offset * lt_gpu_type_size(p->kv_type) };
     }
-    return LAUNCH(fused_attention, a, r->at.n_tiles, op->n_heads / p->head_tile, p->query_tile * 32, q.ref, k.ref, v.ref, o.ref,
-                  table(r, r->at.attention_seqs), table(r, r->at.tiles), table(r, r->at.blocks));
+    lt_gpu_launch l = {
+        .kernel = p->attention_kernel,
+        .buffers = { q.ref, k.ref, v.ref, o.ref, table(r, r->at.attention_seqs), table(r, r->at.tiles), table(r, r->at.blocks) },
+        .n_buffers = 7,
+        .args = &a,
+        .args_size = sizeof a,
+        .grid = { r->at.n_tiles, op->n_heads / p->attention.heads },
+        .threads = p->attention.threads,
+        .shared_bytes = p->attention.shared_bytes,
+    };
+    return r->device->launch(r->device, &l, r->err);
 }
 
 /* ------------------------------------------------------------------ recurrent operations */
@@ -493,7 +503,7 @@ static void place_tables(run *r)
 {
     const lt_batch *b = r->batch;
     batch_tables *t = &r->at;
-    size_t tile = r->p->query_tile, at = 0;
+    size_t tile = r->p->attention.queries, at = 0;
     for (size_t s = 0; s < b->n_seqs; s++) {
         size_t length = b->seq_starts[s + 1] - b->seq_starts[s];
         t->n_tiles += lt_gpu_ceil(length, tile);
@@ -526,7 +536,7 @@ static void fill_sequence(const run *r, size_t s, uint32_t *words, size_t *tile,
     pooled[2] = u32(skip < length ? skip : length - 1);
     recurrent[2] = state ? state->memory : LT_GPU_NO_SLOT;
     recurrent[3] = state ? state->next : LT_GPU_NO_SLOT;
-    for (size_t first = 0; first < length; first += r->p->query_tile, (*tile)++) {
+    for (size_t first = 0; first < length; first += r->p->attention.queries, (*tile)++) {
         words[t->tiles + 2 * *tile] = u32(s);
         words[t->tiles + 2 * *tile + 1] = u32(first);
     }

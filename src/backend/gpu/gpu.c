@@ -164,7 +164,8 @@ static lattice_status build_kernels(lt_program *p, lattice_error *err)
     };
     char reason[LT_GPU_REASON];
     if (!lt_gpu_shape_admits(&p->shape, reason)) return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: %s", reason);
-    lt_gpu_attention_tile(&p->shape, &p->query_tile, &p->head_tile);
+    lt_gpu_attention_tile(&p->shape, &p->attention.queries, &p->attention.heads);
+    p->attention.threads = p->attention.queries * 32;
     lt_buf source;
     lt_buf_init(&source, &p->runtime->mem);
     lattice_status status = lt_gpu_source(&p->shape, p->device->shim, p->device->extra, &source, err);
@@ -172,6 +173,17 @@ static lattice_status build_kernels(lt_program *p, lattice_error *err)
     lt_buf_free(&source);
     for (int i = 0; status == LATTICE_OK && i < LT_GPU_KERNELS; i++)
         status = p->device->find(p->device, p->library, names[i], &p->kernels[i], err);
+    for (size_t i = 0; status == LATTICE_OK && i < p->device->n_own; i++) {
+        if (p->device->find(p->device, p->library, p->device->own_names[i], &p->own[i], NULL) != LATTICE_OK) p->own[i] = NULL;
+    }
+    p->attention_kernel = p->kernels[LT_GPU_fused_attention];
+    size_t own;
+    lt_gpu_attention attention;
+    if (status == LATTICE_OK && p->compute == LATTICE_COMPUTE_BF16 && p->device->attention &&
+        p->device->attention(&p->shape, &attention, &own)) {
+        p->attention = attention;
+        p->attention_kernel = p->own[own];
+    }
     return status;
 }
 

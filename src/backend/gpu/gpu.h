@@ -28,6 +28,8 @@ lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *de
 
 /* ------------------------------------------------------------------ program */
 
+enum { LT_GPU_MAX_OWN = 16 };
+
 /* X(name of the kernel in the template) */
 #define LT_GPU_KERNEL_LIST(X)                                                                                                    \
     X(embed)                                                                                                                     \
@@ -86,7 +88,9 @@ struct lt_program {
     lattice_compute compute;
     void *library;
     void *kernels[LT_GPU_KERNELS];
-    size_t query_tile, head_tile; /* of fused_attention, as its text has them */
+    void *own[LT_GPU_MAX_OWN];    /* the device's own kernels */
+    lt_gpu_attention attention;   /* tiles of the attention kernel in use */
+    void *attention_kernel;
 
     lt_gpu_weight *weights; /* [plan->n_weights] */
     void *weight_memory;

@@ -21,6 +21,11 @@ lt_str lt_gpu_shim_metal(void)
     return TEXT(lt_gpu_text_shim_metal_h);
 }
 
+lt_str lt_gpu_own_cuda(void)
+{
+    return TEXT(lt_gpu_text_own_cuda);
+}
+
 void lt_gpu_substitutions(const lt_gpu_shape *shape, lt_gpu_substitution list[LT_GPU_PLACEHOLDERS])
 {
     /* A model that rotates nothing still compiles the kernel that would. */

@@ -27,6 +27,9 @@ lt_str lt_gpu_template(void);
 lt_str lt_gpu_shim_cuda(void);
 lt_str lt_gpu_shim_metal(void);
 
+/* Kernels of CUDA alone. */
+lt_str lt_gpu_own_cuda(void);
+
 /* What stands in the placeholders for an admissible shape. */
 void lt_gpu_substitutions(const lt_gpu_shape *shape, lt_gpu_substitution list[LT_GPU_PLACEHOLDERS]);
 

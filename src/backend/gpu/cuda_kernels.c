@@ -1,0 +1,123 @@
+/* When a kernel of CUDA alone stands for one of the template: those of kernels/cuda_*.cu read and write 16 bytes at a time, and
+ * attention uses the tensor cores. */
+#include "backend/gpu/cuda_api.h"
+#include "backend/gpu/gpu.h"
+#include "backend/gpu/template.h"
+
+#define uint uint32_t
+#include "backend/gpu/kernels/args.h"
+#undef uint
+
+/* X(name) */
+#define OWN_LIST(X)       \
+    X(attention_mma)      \
+    X(add_norm_1024)      \
+    X(add_norm_4096)      \
+    X(glu_rows_wide)      \
+    X(activate_rows_wide) \
+    X(rope_wide)
+
+enum {
+#define X(name) OWN_##name,
+    OWN_LIST(X)
+#undef X
+    N_OWN
+};
+
+_Static_assert((int)N_OWN <= (int)LT_GPU_MAX_OWN, "a program has room for all");
+
+static const char *const names[N_OWN] = {
+#define X(name) #name,
+    OWN_LIST(X)
+#undef X
+};
+
+static bool has_attention(const lt_gpu_shape *shape)
+{
+    return shape->head_dim % 16 == 0 && shape->head_dim <= 256 && shape->n_heads / shape->n_kv_heads <= 16;
+}
+
+/* The numbers of kernels/cuda_attention.cu. */
+static bool attention(const lt_gpu_shape *shape, lt_gpu_attention *a, size_t *own)
+{
+    if (!has_attention(shape)) return false;
+    size_t groups = shape->n_heads / shape->n_kv_heads, small = shape->head_dim <= 128;
+    size_t rows = small ? 128 : 64, keys = small ? 64 : 32;
+    *a = (lt_gpu_attention){
+        .queries = rows / groups,
+        .heads = groups,
+        .threads = 128,
+        .shared_bytes = (rows + 4 * keys) * (shape->head_dim + 8) * 2,
+    };
+    *own = OWN_attention_mma;
+    return true;
+}
+
+static bool wide(size_t width, size_t ld, uint32_t type)
+{
+    return width % 8 == 0 && ld % 8 == 0 && type != LT_GPU_F16;
+}
+
+static bool aligned(const lt_gpu_launch *l)
+{
+    for (int i = 0; i < l->n_buffers; i++) {
+        if (lt_cuda_pointer(l->buffers[i]) % 16) return false;
+    }
+    return true;
+}
+
+static void replace(lt_gpu_launch *l, void *kernel, size_t x, size_t y)
+{
+    l->kernel = kernel;
+    l->grid[0] = x;
+    l->grid[1] = y;
+    l->threads = 128;
+}
+
+static void norm(lt_gpu_launch *l, const norm_args *a, void *const *own)
+{
+    bool fits = a->width <= 4096 && wide(a->width, a->ld_x, a->x_type) && (!a->has_y || wide(a->width, a->ld_y, a->y_type)) &&
+                (!a->has_sum || wide(a->width, a->ld_sum, a->sum_type)) &&
+                (!a->has_residual || wide(a->width, a->ld_residual, a->residual_type));
+    if (fits) replace(l, own[a->width <= 1024 ? OWN_add_norm_1024 : OWN_add_norm_4096], l->grid[0], 1);
+}
+
+static void rope(lt_gpu_launch *l, const rope_args *a, const lt_gpu_shape *shape, void *const *own)
+{
+    size_t heads = a->n_heads + a->n_kv_heads, lanes = shape->rotary_dim / 16;
+    bool fits = wide(8, a->ld, a->type) && a->q_stride % 8 == 0 && a->k_stride % 8 == 0 && own[OWN_rope_wide] != NULL;
+    if (fits) replace(l, own[OWN_rope_wide], l->grid[0] / heads, lt_gpu_ceil(heads, 128 / lanes));
+}
+
+static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
+{
+    if (!aligned(l)) return;
+    switch (kernel) {
+    case LT_GPU_add_norm: norm(l, l->args, own); break;
+    case LT_GPU_fused_qk_norm_rope: rope(l, l->args, shape, own); break;
+    case LT_GPU_glu_rows: {
+        const glu_args *a = l->args;
+        if (wide(a->width, a->ld_x, a->x_type) && wide(a->width, a->ld_y, a->y_type))
+            replace(l, own[OWN_glu_rows_wide], a->rows, lt_gpu_ceil(a->width, 1024));
+        break;
+    }
+    case LT_GPU_activate_rows: {
+        const activate_args *a = l->args;
+        if (wide(a->width, a->ld_x, a->x_type) && wide(a->width, a->ld_y, a->y_type) &&
+            (!a->has_residual || wide(a->width, a->ld_residual, a->residual_type)))
+            replace(l, own[OWN_activate_rows_wide], a->rows, lt_gpu_ceil(a->width, 1024));
+        break;
+    }
+    default: break;
+    }
+}
+
+void lt_cuda_own_kernels(cuda_device *d)
+{
+    if (d->major < 8) return; /* cp.async and bfloat16 products */
+    d->base.extra = lt_gpu_own_cuda();
+    d->base.own_names = names;
+    d->base.n_own = N_OWN;
+    d->base.specialise = specialise;
+    d->base.attention = attention;
+}
