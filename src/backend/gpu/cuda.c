@@ -172,6 +172,39 @@ static lattice_status copy(lt_gpu_device *device, lt_gpu_ref to, lt_gpu_ref from
     return LATTICE_OK;
 }
 
+/* ------------------------------------------------------------------ recordings: graphs */
+
+static lattice_status record_begin(lt_gpu_device *device, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    CU_TRY(d, "recording", d->cu.capture_begin(d->stream, 2 /* whatever other threads do */));
+    return LATTICE_OK;
+}
+
+static lattice_status record_end(lt_gpu_device *device, void **recording, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    void *graph = NULL;
+    cu_result result = d->cu.capture_end(d->stream, &graph);
+    if (result == CU_OK && recording) result = d->cu.graph_make(recording, graph, 0);
+    if (graph) d->cu.graph_free(graph);
+    return result == CU_OK ? LATTICE_OK : lt_cuda_fail(d, result, "recording", err);
+}
+
+static lattice_status replay(lt_gpu_device *device, void *recording, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    CU_TRY(d, "replaying", d->cu.graph_launch(recording, d->stream));
+    return LATTICE_OK;
+}
+
+static void recording_free(lt_gpu_device *device, void *recording)
+{
+    cuda_device *d = enter(device);
+    d->cu.stream_finish(d->stream);
+    d->cu.graph_made_free(recording);
+}
+
 /* ------------------------------------------------------------------ opening */
 
 static void device_free(lt_gpu_device *device)
@@ -258,6 +291,10 @@ static lattice_status cuda_open(lattice_runtime *runtime, int index, lt_gpu_devi
     d->base.copy = copy;
     d->base.launch = launch;
     d->base.finish = finish;
+    d->base.record_begin = record_begin;
+    d->base.record_end = record_end;
+    d->base.replay = replay;
+    d->base.recording_free = recording_free;
     d->base.free = device_free;
     *device = &d->base;
     return LATTICE_OK;

@@ -15,7 +15,10 @@
     X(add_norm_4096)      \
     X(glu_rows_wide)      \
     X(activate_rows_wide) \
-    X(rope_wide)
+    X(rope_wide)          \
+    X(few_rows_1)         \
+    X(few_rows_4)         \
+    X(few_rows_8)
 
 enum {
 #define X(name) OWN_##name,
@@ -89,11 +92,18 @@ static void rope(lt_gpu_launch *l, const rope_args *a, const lt_gpu_shape *shape
     if (fits) replace(l, own[OWN_rope_wide], l->grid[0] / heads, lt_gpu_ceil(heads, 128 / lanes));
 }
 
+static void few_rows(lt_gpu_launch *l, const gemm_args *a, void *const *own)
+{
+    bool fits = a->m <= 8 && a->x_type == LT_GPU_BF16 && a->w_type == LT_GPU_BF16 && a->k % 8 == 0 && a->ld_x % 8 == 0;
+    if (fits) replace(l, own[a->m == 1 ? OWN_few_rows_1 : a->m <= 4 ? OWN_few_rows_4 : OWN_few_rows_8], lt_gpu_ceil(a->n, 4), 1);
+}
+
 static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
 {
     if (!aligned(l)) return;
     switch (kernel) {
     case LT_GPU_add_norm: norm(l, l->args, own); break;
+    case LT_GPU_gemm_r8: few_rows(l, l->args, own); break;
     case LT_GPU_fused_qk_norm_rope: rope(l, l->args, shape, own); break;
     case LT_GPU_glu_rows: {
         const glu_args *a = l->args;

@@ -91,6 +91,12 @@ struct lt_gpu_device {
     /* NULL: there is no library for products. False: not for this one. */
     bool (*multiplies)(lt_gpu_device *device, const lt_gpu_product *product);
     lattice_status (*multiply)(lt_gpu_device *device, const lt_gpu_product *product, lattice_error *err);
+    /* Launches and products between record_begin and record_end are not run but recorded, to be run by replay, as often as wanted,
+     * at less cost. record_end without a recording (NULL) drops what there is. NULL: the device records nothing. */
+    lattice_status (*record_begin)(lt_gpu_device *device, lattice_error *err);
+    lattice_status (*record_end)(lt_gpu_device *device, void **recording, lattice_error *err);
+    lattice_status (*replay)(lt_gpu_device *device, void *recording, lattice_error *err);
+    void (*recording_free)(lt_gpu_device *device, void *recording);
     void (*free)(lt_gpu_device *device);
 };
 

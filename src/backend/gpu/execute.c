@@ -661,6 +661,76 @@ static lattice_status run_range(const run *r, size_t begin, size_t end, const lt
     return LATTICE_OK;
 }
 
+/* ------------------------------------------------------------------ recordings */
+
+enum { RECORDED_TOKENS = 256 };
+
+static void make_key(const run *r, lt_tail_kind kind, size_t key[LT_GPU_KEY])
+{
+    const lt_program *p = r->p;
+    const lt_batch *b = r->batch;
+    const size_t all[LT_GPU_KEY] = { (size_t)kind + 1,
+                                     b->n_tokens,
+                                     b->n_seqs,
+                                     b->n_out,
+                                     b->pooling,
+                                     b->type_ids != NULL,
+                                     b->states != NULL,
+                                     r->at.n_tiles,
+                                     r->at.slots,
+                                     r->at.end,
+                                     (size_t)(uintptr_t)p->workspace,
+                                     (size_t)(uintptr_t)p->tables,
+                                     (size_t)(uintptr_t)p->blocks.memory,
+                                     (size_t)(uintptr_t)p->memories.memory };
+    memcpy(key, all, sizeof all);
+}
+
+static lattice_status run_both(const run *r, size_t first, size_t end, const lt_run_hooks *hooks)
+{
+    LT_TRY(run_range(r, 0, r->plan->n_body, hooks));
+    return run_range(r, first, end, hooks);
+}
+
+static lattice_status record(const run *r, size_t first, size_t end, const size_t key[LT_GPU_KEY])
+{
+    lt_program *p = r->p;
+    lt_gpu_device *d = r->device;
+    lt_gpu_recording *slot = &p->recordings[p->next_recording];
+    if (slot->recording) d->recording_free(d, slot->recording);
+    slot->recording = NULL;
+    LT_TRY(d->record_begin(d, r->err));
+    lattice_status status = run_both(r, first, end, NULL);
+    if (status != LATTICE_OK) {
+        d->record_end(d, NULL, NULL);
+        return status;
+    }
+    LT_TRY(d->record_end(d, &slot->recording, r->err));
+    memcpy(slot->key, key, sizeof slot->key);
+    p->next_recording = (p->next_recording + 1) % LT_GPU_RECORDINGS;
+    return d->replay(d, slot->recording, r->err);
+}
+
+/* Body and tail: replayed, recorded, or launch by launch. */
+static lattice_status run_ops(const run *r, lt_tail_kind kind, size_t first, size_t end, const lt_run_hooks *hooks)
+{
+    lt_program *p = r->p;
+    bool hooked = hooks && (hooks->profile || hooks->fail_at_op > 0);
+    if (!r->device->record_begin || hooked || r->batch->trace || r->batch->n_tokens > RECORDED_TOKENS)
+        return run_both(r, first, end, hooks);
+    if (hooks && hooks->cancel && __atomic_load_n(hooks->cancel, __ATOMIC_RELAXED))
+        return lt_fail(r->err, LATTICE_ERR_CANCELLED, "cancelled");
+    size_t key[LT_GPU_KEY];
+    make_key(r, kind, key);
+    for (size_t i = 0; i < LT_GPU_RECORDINGS; i++) {
+        if (p->recordings[i].recording && memcmp(p->recordings[i].key, key, sizeof key) == 0)
+            return r->device->replay(r->device, p->recordings[i].recording, r->err);
+    }
+    bool again = memcmp(p->last_key, key, sizeof key) == 0;
+    memcpy(p->last_key, key, sizeof key);
+    return again ? record(r, first, end, key) : run_both(r, first, end, hooks);
+}
+
 static lattice_status download_result(const run *r, int result, bool pooled, float *out)
 {
     size_t rows = r->rows[r->plan->values[result].rows], width = r->result_width;
@@ -688,8 +758,7 @@ static lattice_status run_locked(run *r, lt_tail_kind kind, float *out, const lt
     LT_TRY(place_workspace(r, r->rows[r->plan->values[tail->result].rows]));
     LT_TRY(upload_tables(r));
     LT_TRY(fill_rotary(r));
-    LT_TRY(run_range(r, 0, r->plan->n_body, hooks));
-    LT_TRY(run_range(r, first, end, hooks));
+    LT_TRY(run_ops(r, kind, first, end, hooks));
     return download_result(r, tail->result, pooled, out);
 }
 

@@ -194,6 +194,9 @@ static void program_free(lt_program *p)
     if (!p) return;
     const lattice_allocator *mem = &p->runtime->mem;
     lt_gpu_device *d = p->device;
+    for (size_t i = 0; i < LT_GPU_RECORDINGS; i++) {
+        if (p->recordings[i].recording) d->recording_free(d, p->recordings[i].recording);
+    }
     lt_gpu_slots_free(p, &p->blocks);
     lt_gpu_slots_free(p, &p->memories);
     d->release(d, p->rotary);

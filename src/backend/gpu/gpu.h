@@ -79,6 +79,15 @@ typedef struct lt_gpu_slots {
     size_t n, capacity; /* slots of the allocation; room in `references` */
 } lt_gpu_slots;
 
+/* A run of few tokens, whose launches cost more than their work, is recorded when its like comes a second time in succession. What a
+ * recording depends on is its key: sizes, and where everything lies. */
+enum { LT_GPU_RECORDINGS = 8, LT_GPU_KEY = 20 };
+
+typedef struct lt_gpu_recording {
+    size_t key[LT_GPU_KEY];
+    void *recording; /* NULL: none */
+} lt_gpu_recording;
+
 struct lt_program {
     lattice_runtime *runtime;
     lt_gpu_device *device;
@@ -110,6 +119,10 @@ struct lt_program {
     void *rotary; /* cosines [max_positions][half], then sines */
     const lt_op *rotary_op;
     size_t rotary_filled;
+
+    lt_gpu_recording recordings[LT_GPU_RECORDINGS];
+    size_t next_recording;
+    size_t last_key[LT_GPU_KEY];
 
     bool admits_states;
     lt_gpu_type kv_type;

@@ -176,3 +176,52 @@ extern "C" __global__ void __launch_bounds__(128) rope_wide(ushort *q, ushort *k
     store8(high, x, at + ROPE_HALF, a.type);
 }
 #endif
+
+/* As gemm_r8 for bfloat16 x and W and m <= ROWS: a warp makes one column of y, reading its row of W once, 16 bytes a lane. Bound by
+ * the bytes of W; four loads of a lane are on their way at once. Grid: blocks of 4 columns. */
+template <int ROWS>
+static __device__ __forceinline__ void few_rows(const ushort *x, const ushort *w, const float *bias, const ushort *residual, ushort *y,
+                                                const gemm_args &a)
+{
+    const uint lane = threadIdx.x & 31u, col = blockIdx.x * 4u + (threadIdx.x >> 5u);
+    if (col >= a.n) return;
+    float acc[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
+    const ushort *row = w + (ulong)col * a.k;
+#pragma unroll 4
+    for (uint i = lane * 8u; i < a.k; i += 256u) {
+        float wv[8];
+        load8(wv, row, i, STORED_BF16);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float xv[8];
+            load8(xv, x, (ulong)(r < a.m ? r : 0) * a.ld_x + i, STORED_BF16);
+#pragma unroll
+            for (int j = 0; j < 8; j++) acc[r] = fmaf(xv[j], wv[j], acc[r]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        acc[r] = k_simd_sum(acc[r]);
+        if (lane == r && r < a.m) {
+            float v = acc[r];
+            if (a.has_bias) v += bias[col];
+            v = activate(v, a.activation);
+            if (a.has_gate) v *= load_as(y, (ulong)r * a.ld_y + col, a.y_type);
+            if (a.has_residual) v += load_as(residual, (ulong)r * a.ld_residual + col, a.residual_type);
+            store_as(y, (ulong)r * a.ld_y + col, a.y_type, v);
+        }
+    }
+}
+
+#define FEW_ROWS_KERNEL(name, rows)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(128)                                                                              \
+        name(const ushort *x, const ushort *w, const float *bias, const ushort *residual, ushort *y, const gemm_args a)            \
+    {                                                                                                                              \
+        few_rows<rows>(x, w, bias, residual, y, a);                                                                                \
+    }
+
+FEW_ROWS_KERNEL(few_rows_1, 1)
+FEW_ROWS_KERNEL(few_rows_4, 4)
+FEW_ROWS_KERNEL(few_rows_8, 8)
