@@ -121,17 +121,24 @@ typedef struct lattice_tokenizer lattice_tokenizer;
 LATTICE_API lattice_status lattice_tokenizer_open(lattice_runtime *runtime, const char *folder, lattice_tokenizer **tokenizer, lattice_error *err);
 LATTICE_API void lattice_tokenizer_close(lattice_tokenizer *tokenizer);
 
+/* What offsets count. Hugging Face tokenizers gives bytes in Rust and code points in Python. */
+typedef enum lattice_offset_unit {
+    LATTICE_OFFSET_BYTES = 0,
+    LATTICE_OFFSET_CODE_POINTS = 1, /* an invalid subpart of UTF-8, which is read as U+FFFD, is one */
+} lattice_offset_unit;
+
 typedef struct lattice_encode_options {
     bool add_special;   /* add the post-processor's tokens (default true) */
     bool literal;       /* recognise no special tokens inside the text (default false) */
     size_t max_length;  /* tokens at most, specials counted; 0: no limit */
     bool truncate_left; /* cut from the start instead of the end */
+    lattice_offset_unit offset_unit; /* default LATTICE_OFFSET_BYTES */
 } lattice_encode_options;
 
 LATTICE_API lattice_encode_options lattice_encode_options_default(void);
 
 typedef struct lattice_offset {
-    size_t start, end; /* byte range in the text the token came from; 0,0 for added specials */
+    size_t start, end; /* range in the text the token came from, in the options' offset_unit; 0,0 for added specials */
 } lattice_offset;
 
 typedef struct lattice_encoding {

@@ -42,6 +42,8 @@ typedef struct job {
     size_t ids_capacity;
 } job;
 
+enum { FLUSH_AT = 1 << 16 };
+
 static lattice_status flush(job *j, lattice_error *err)
 {
     if (j->out.failed) return lt_no_memory(err, j->out.len, "output");
@@ -57,19 +59,29 @@ static lattice_status flush(job *j, lattice_error *err)
 
 /* ------------------------------------------------------------------ encoding */
 
-static void print_encoding(job *j, const lattice_encoding *e)
+/* A giant text's line is written as it grows. */
+static lattice_status flush_if_large(job *j, lattice_error *err)
+{
+    return j->out.len >= FLUSH_AT ? flush(j, err) : LATTICE_OK;
+}
+
+static lattice_status print_encoding(job *j, const lattice_encoding *e, lattice_error *err)
 {
     lt_json_writer w = lt_json_writer_on(&j->out);
     lt_json_write_begin(&w, '{');
     lt_json_write_key(&w, "ids");
     lt_json_write_begin(&w, '[');
-    for (size_t i = 0; i < e->n; i++) lt_json_write_uint(&w, e->ids[i]);
+    for (size_t i = 0; i < e->n; i++) {
+        lt_json_write_uint(&w, e->ids[i]);
+        LT_TRY(flush_if_large(j, err));
+    }
     lt_json_write_end(&w, ']');
     lt_json_write_key(&w, "tokens");
     lt_json_write_begin(&w, '[');
     for (size_t i = 0; i < e->n; i++) {
         lattice_text token = lattice_token_text(j->tokenizer, e->ids[i]);
         lt_json_write_str(&w, (lt_str){ token.data ? token.data : "", token.length });
+        LT_TRY(flush_if_large(j, err));
     }
     lt_json_write_end(&w, ']');
     lt_json_write_key(&w, "offsets");
@@ -79,14 +91,19 @@ static void print_encoding(job *j, const lattice_encoding *e)
         lt_json_write_uint(&w, e->offsets[i].start);
         lt_json_write_uint(&w, e->offsets[i].end);
         lt_json_write_end(&w, ']');
+        LT_TRY(flush_if_large(j, err));
     }
     lt_json_write_end(&w, ']');
     lt_json_write_key(&w, "type_ids");
     lt_json_write_begin(&w, '[');
-    for (size_t i = 0; i < e->n; i++) lt_json_write_uint(&w, e->type_ids[i]);
+    for (size_t i = 0; i < e->n; i++) {
+        lt_json_write_uint(&w, e->type_ids[i]);
+        LT_TRY(flush_if_large(j, err));
+    }
     lt_json_write_end(&w, ']');
     lt_json_write_end(&w, '}');
     lt_buf_byte(&j->out, '\n');
+    return LATTICE_OK;
 }
 
 static lattice_status encode_item(job *j, const cli_item *item, lattice_error *err)
@@ -99,9 +116,9 @@ static lattice_status encode_item(job *j, const cli_item *item, lattice_error *e
     lattice_text pair = { item->pair.data ? item->pair.data : "", item->pair.len };
     lattice_encoding encoding;
     LT_TRY(lattice_encode(j->tokenizer, text, item->kind == CLI_ITEM_PAIR ? &pair : NULL, &o, &encoding, err));
-    print_encoding(j, &encoding);
+    lattice_status status = print_encoding(j, &encoding, err);
     lattice_encoding_free(&encoding);
-    return LATTICE_OK;
+    return status;
 }
 
 /* ------------------------------------------------------------------ decoding */
@@ -165,7 +182,6 @@ static lattice_status decode_item(job *j, const cli_item *item, lattice_error *e
 
 static lattice_status work(job *j, lattice_error *err)
 {
-    enum { FLUSH_AT = 1 << 16 };
     for (uint64_t done = 0;; done++) {
         cli_item item;
         bool more;
@@ -173,7 +189,7 @@ static lattice_status work(job *j, lattice_error *err)
         if (!more) break;
         if (cli_interrupted) return lt_fail(err, LATTICE_ERR_CANCELLED, "interrupted");
         LT_TRY(j->arguments->decode ? decode_item(j, &item, err) : encode_item(j, &item, err));
-        if (j->out.len >= FLUSH_AT) LT_TRY(flush(j, err));
+        LT_TRY(flush_if_large(j, err));
         cli_progress_update(j->input.bytes_total ? j->input.bytes_read : done);
     }
     LT_TRY(flush(j, err));

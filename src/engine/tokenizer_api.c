@@ -69,25 +69,30 @@ lattice_encode_options lattice_encode_options_default(void)
     return (lattice_encode_options){ .add_special = true };
 }
 
-/* Copies what the caller gets; released by lattice_encoding_free. */
-static lattice_status export_tokens(lattice_tokenizer *t, const lt_tokens *tokens, lattice_encoding *out, lattice_error *err)
+/* Turns the spans into what the caller gets, in their own memory: of a giant text there are tens of millions. */
+static lattice_offset *export_spans(const lattice_allocator *mem, lt_tokens *tokens)
 {
-    size_t n = tokens->n, room = n ? n : 1;
-    *out = (lattice_encoding){ .n = n, .owner = t };
-    out->ids = lt_alloc_array(t->mem, room, sizeof *out->ids);
-    out->type_ids = lt_alloc_array(t->mem, room, sizeof *out->type_ids);
-    out->offsets = lt_alloc_array(t->mem, room, sizeof *out->offsets);
-    out->special = lt_alloc_array(t->mem, room, sizeof *out->special);
-    if (!out->ids || !out->type_ids || !out->offsets || !out->special) {
-        lattice_encoding_free(out);
-        return lt_no_memory(err, n * sizeof *out->offsets, "an encoding");
+    lattice_offset *offsets = lt_resize_array(mem, tokens->spans, tokens->n ? tokens->n : 1, sizeof *offsets);
+    if (!offsets) return NULL;
+    tokens->spans = NULL;
+    for (size_t i = tokens->n; i-- > 0;) {
+        struct lt_span span;
+        memcpy(&span, (const char *)offsets + i * sizeof span, sizeof span);
+        offsets[i] = (lattice_offset){ span.start, span.end };
     }
-    for (size_t i = 0; i < n; i++) {
-        out->ids[i] = tokens->ids[i];
-        out->type_ids[i] = tokens->type_ids[i];
-        out->offsets[i] = (lattice_offset){ tokens->spans[i].start, tokens->spans[i].end };
-        out->special[i] = tokens->special[i];
-    }
+    return offsets;
+}
+
+/* Hands the arrays over to the caller; released by lattice_encoding_free. */
+static lattice_status export_tokens(lattice_tokenizer *t, lt_tokens *tokens, lattice_encoding *out, lattice_error *err)
+{
+    size_t n = tokens->n;
+    if (!lt_tokens_reserve(tokens, 1)) return lt_no_memory(err, sizeof *out, "an encoding");
+    lattice_offset *offsets = export_spans(t->mem, tokens);
+    if (!offsets) return lt_no_memory(err, n * sizeof *offsets, "an encoding");
+    *out = (lattice_encoding){ n, tokens->ids, tokens->type_ids, offsets, tokens->special, t };
+    tokens->ids = tokens->type_ids = NULL;
+    tokens->special = NULL;
     return LATTICE_OK;
 }
 
@@ -98,6 +103,8 @@ lattice_status lattice_encode(lattice_tokenizer *t, lattice_text text, const lat
     lattice_encode_options o = options ? *options : lattice_encode_options_default();
     if ((!text.data && text.length) || (pair && !pair->data && pair->length))
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a text without data");
+    if (o.offset_unit != LATTICE_OFFSET_BYTES && o.offset_unit != LATTICE_OFFSET_CODE_POINTS)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "offset unit %d", (int)o.offset_unit);
     lt_scratch *scratch;
     LT_TRY(lt_take_scratch(t, &scratch, err));
     lt_tokens tokens;
@@ -108,6 +115,8 @@ lattice_status lattice_encode(lattice_tokenizer *t, lattice_text text, const lat
     lt_str second = pair ? (lt_str){ pair->data, pair->length } : (lt_str){ NULL, 0 };
     lattice_status status = lt_tokenizer_encode(t->tokenizer, scratch, (lt_str){ text.data, text.length }, pair ? &second : NULL,
                                                 &inner, &tokens, err);
+    if (status == LATTICE_OK && o.offset_unit == LATTICE_OFFSET_CODE_POINTS)
+        lt_tokens_count_code_points(&tokens, (lt_str){ text.data, text.length }, pair ? &second : NULL);
     if (status == LATTICE_OK) status = export_tokens(t, &tokens, out, err);
     lt_tokens_free(&tokens);
     lt_give_back_scratch(t, scratch);

@@ -251,12 +251,16 @@ static lattice_status number(lt_added *a, const lt_subword *model, lattice_error
     return LATTICE_OK;
 }
 
-static bool has_white_space(lt_str content)
+/* Whether a token with this content could reach over a cut before a space, or see what is behind it. U+2581 stands for a space
+ * once normalised. */
+static bool sees_cuts(const lt_added_token *t, lt_str content)
 {
+    uint32_t c = 0;
     for (size_t i = 0, size; i < content.len; i += size) {
-        if (lt_unicode(lt_utf8_at((const uint8_t *)content.data, i, &size)) & LT_U_WHITE) return true;
+        c = lt_utf8_at((const uint8_t *)content.data, i, &size);
+        if (c == 0x2581 || (lt_unicode(c) & LT_U_WHITE)) return true;
     }
-    return false;
+    return t->rstrip && c < 0x80; /* it takes the spaces behind it */
 }
 
 lattice_status lt_added_prepare(lt_added *a, const lt_subword *model, const lt_normalizer *normalizer,
@@ -277,7 +281,7 @@ lattice_status lt_added_prepare(lt_added *a, const lt_subword *model, const lt_n
                 content = (lt_str){ (const char *)view.data, view.n };
                 if (content.len == 0) continue;
             }
-            if (has_white_space(content)) a->local = false;
+            if (sees_cuts(t, t->content) || sees_cuts(t, content)) a->local = false;
             /* the entry in force decides on stripping and single words */
             uint32_t force = a->by_content[lower_bound(a, t->content)];
             if (!insert(a, &a->matchers[t->normalized], content, force)) return lt_no_memory(err, content.len, "added tokens");

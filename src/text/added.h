@@ -30,7 +30,7 @@ lattice_status lt_added_prepare(lt_added *added, const lt_subword *model, const 
 const lt_added_token *lt_added_by_id(const lt_added *added, uint32_t id);
 const lt_added_token *lt_added_by_content(const lt_added *added, lt_str content);
 size_t lt_added_size(const lt_added *added); /* largest id + 1, 0 if there are none */
-/* Whether some content holds white space or is matched in another form than it is written: texts are not cut then. */
+/* Whether no token reaches over a place where a text may be cut: before a space that follows a letter or digit. */
 bool lt_added_is_local(const lt_added *added);
 
 /* One pass over a text for the tokens matched before (normalized false) or after (true) normalising. */

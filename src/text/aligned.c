@@ -17,6 +17,12 @@ void lt_work_free(lt_work *work)
     *work = (lt_work){ .mem = work->mem };
 }
 
+void lt_work_trim(lt_work *work)
+{
+    const size_t kept = (size_t)4 << 20; /* bytes of text */
+    if (work->capacity > kept || work->align_capacity > kept) lt_work_free(work);
+}
+
 lt_rewrite lt_rewrite_begin(const lt_view *in, lt_work *out, bool track)
 {
     lt_rewrite r = { .in = in, .out = out, .track = track, .stored = false };

@@ -49,6 +49,8 @@ typedef struct lt_work {
 
 void lt_work_init(lt_work *work, const lattice_allocator *mem);
 void lt_work_free(lt_work *work);
+/* Gives the memory of a giant text back; what the work holds is gone then. */
+void lt_work_trim(lt_work *work);
 
 /* A rewriting of `in` into `out` (cleared first). Without `track` no alignment is kept. */
 typedef struct lt_rewrite {

@@ -47,6 +47,11 @@ void lt_normalizer_scratch_init(lt_normalizer_scratch *s, const lattice_allocato
     for (int i = 0; i < 2; i++) lt_work_init(&s->works[i], mem);
 }
 
+void lt_normalizer_scratch_trim(lt_normalizer_scratch *s)
+{
+    for (int i = 0; i < 2; i++) lt_work_trim(&s->works[i]);
+}
+
 void lt_normalizer_scratch_free(lt_normalizer_scratch *s)
 {
     for (int i = 0; i < 2; i++) lt_work_free(&s->works[i]);
@@ -190,12 +195,40 @@ lattice_status lt_normalizer_bert(const lattice_allocator *mem, bool chinese, lt
     return LATTICE_OK;
 }
 
-bool lt_normalizer_is_local(const lt_normalizer *normalizer)
+/* The map changes a space or an ASCII letter or digit. */
+static bool maps_borders(const lt_charsmap *map)
 {
-    if (!normalizer) return true;
-    for (const lt_normalizer_step *s = normalizer->first; s; s = s->next) {
-        if (s->kind == REPLACE_REGEX && !lt_str_is(s->pattern, " {2,}")) return false;
-        if (s->kind == REPLACE_STRING && !lt_str_is(s->pattern, " ")) return false;
+    for (unsigned c = ' '; c <= 'z'; c++) {
+        bool border = c == ' ' || c - '0' < 10 || (c | 32) - 'a' < 26;
+        if (border && map->ascii[c]) return true;
+    }
+    return false;
+}
+
+bool lt_normalizer_is_local(const lt_normalizer *normalizer, bool *marks)
+{
+    *marks = false;
+    for (const lt_normalizer_step *s = normalizer ? normalizer->first : NULL; s; s = s->next) {
+        switch (s->kind) {
+        case REPLACE_STRING:
+        case REPLACE_REGEX:
+            if (!lt_str_is(s->pattern, s->kind == REPLACE_STRING ? " " : " {2,}")) return false;
+            if (lt_str_is(s->content, "\xE2\x96\x81")) {
+                *marks = true;
+            } else if (!lt_str_is(s->content, " ")) {
+                return false;
+            }
+            break;
+        case PRECOMPILED:
+            if (maps_borders(&s->map)) return false;
+            break;
+        case STRIP:
+            if (s->left) return false;
+            break;
+        case PREPEND:
+        case BYTE_LEVEL: return false;
+        default: break;
+        }
     }
     return true;
 }

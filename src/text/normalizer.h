@@ -17,6 +17,7 @@ typedef struct lt_normalizer_scratch {
 } lt_normalizer_scratch;
 
 void lt_normalizer_scratch_init(lt_normalizer_scratch *scratch, const lattice_allocator *mem, lt_regex_scratch *regex);
+void lt_normalizer_scratch_trim(lt_normalizer_scratch *scratch); /* after a giant text */
 void lt_normalizer_scratch_free(lt_normalizer_scratch *scratch);
 
 /* Reads the value at `json`, an object or null (*normalizer NULL). */
@@ -26,8 +27,9 @@ lattice_status lt_normalizer_bert(const lattice_allocator *mem, bool chinese, lt
                                   lt_normalizer **normalizer, lattice_error *err);
 void lt_normalizer_free(lt_normalizer *normalizer);
 
-/* Whether a text cut before a space that follows an ordinary character normalises piece by piece as it does whole. */
-bool lt_normalizer_is_local(const lt_normalizer *normalizer);
+/* Whether a text cut before a space that stands between an ASCII letter or digit and another ASCII character normalises piece by
+ * piece as it does whole, that space to a space or, *marks, to U+2581. */
+bool lt_normalizer_is_local(const lt_normalizer *normalizer, bool *marks);
 
 /* Normalises *view in place or into the scratch, where it stays until the next call. NULL does nothing. */
 lattice_status lt_normalize(const lt_normalizer *normalizer, lt_normalizer_scratch *scratch, lt_view *view, bool track,

@@ -517,14 +517,16 @@ static void trim_span(const lt_post *post, lt_str text, uint32_t id, bool first,
     if (leading > 0) {
         /* One space before the first token is the prefix that was added, not one to take away. */
         bool added = (first || span->start == 0) && add_prefix_space && leading == 1;
-        if (!added) span->start = forward(text, span->start, span->end, leading);
+        if (!added) span->start = (uint32_t)forward(text, span->start, span->end, leading);
     }
     if (trailing == 0) return;
     size_t end = backward(text, span->end, trailing, &whole);
-    if (whole) span->end = end > span->start ? end : span->start;
+    if (whole) span->end = end > span->start ? (uint32_t)end : span->start;
 }
 
 /* ------------------------------------------------------------------ putting together */
+
+#define GIANT 65536 /* tokens */
 
 static void fill(lt_tokens *out, size_t n, uint32_t type_id, uint8_t sequence)
 {
@@ -537,9 +539,9 @@ static void put_tokens(const lt_post *post, const lt_tokens *from, cut part, lt_
 {
     if (part.n == 0) return;
     struct lt_span *spans = out->spans + out->n;
-    memcpy(out->ids + out->n, from->ids + part.begin, part.n * sizeof *out->ids);
-    memcpy(spans, from->spans + part.begin, part.n * sizeof *spans);
-    memcpy(out->special + out->n, from->special + part.begin, part.n);
+    memmove(out->ids + out->n, from->ids + part.begin, part.n * sizeof *out->ids);
+    memmove(spans, from->spans + part.begin, part.n * sizeof *spans);
+    memmove(out->special + out->n, from->special + part.begin, part.n);
     fill(out, part.n, type_id, sequence);
     for (size_t t = 0; t < post->n_trims && !options->no_spans; t++) {
         for (size_t i = 0; i < part.n; i++)
@@ -558,7 +560,27 @@ static void put_special(const lt_post *post, const piece *p, lt_tokens *out)
     out->n += p->n;
 }
 
-lattice_status lt_post_apply(const lt_post *post, const lt_tokens *first, const lt_tokens *second, lt_str text_a, lt_str text_b,
+/* A giant text's tokens change hands instead of being copied: `out` gets what `first` holds. */
+static bool changes_hands(const lt_tokens *first, const lt_tokens *second, const lt_tokens *out, const piece *pieces,
+                          size_t n_pieces)
+{
+    size_t uses = 0;
+    for (size_t i = 0; i < n_pieces; i++) uses += pieces[i].kind != PIECE_SPECIAL;
+    return first->n >= GIANT && second == NULL && uses == 1 && first->mem == out->mem;
+}
+
+/* Moves the part up by the tokens that go before it. */
+static void make_way(lt_tokens *out, const piece *pieces, bool add_special, cut *part)
+{
+    size_t lead = 0;
+    for (size_t i = 0; add_special && pieces[i].kind == PIECE_SPECIAL; i++) lead += pieces[i].n;
+    memmove(out->ids + lead, out->ids + part->begin, part->n * sizeof *out->ids);
+    memmove(out->spans + lead, out->spans + part->begin, part->n * sizeof *out->spans);
+    memmove(out->special + lead, out->special + part->begin, part->n);
+    part->begin = lead;
+}
+
+lattice_status lt_post_apply(const lt_post *post, lt_tokens *first, const lt_tokens *second, lt_str text_a, lt_str text_b,
                              const lt_encode_options *options, lt_tokens *out, lattice_error *err)
 {
     static const piece plain[] = { { PIECE_FIRST, 0, 0, 0, { NULL, 0 } }, { PIECE_SECOND, 1, 0, 0, { NULL, 0 } } };
@@ -579,13 +601,23 @@ lattice_status lt_post_apply(const lt_post *post, const lt_tokens *first, const 
         if (pieces[i].kind != PIECE_SPECIAL && !lt_add(total, pieces[i].kind == PIECE_FIRST ? a.n : b.n, &total))
             return lt_no_memory(err, SIZE_MAX, "tokens");
     }
+    const lt_tokens *from = first;
+    bool giant = changes_hands(first, second, out, pieces, n_pieces);
+    if (giant) {
+        lt_tokens unused = *out;
+        *out = *first;
+        *first = unused;
+        first->n = 0;
+        from = out;
+    }
+    if (!lt_tokens_reserve(out, total)) return lt_no_memory(err, total * sizeof *out->spans, "tokens");
+    if (giant) make_way(out, pieces, options->add_special, &a);
     out->n = 0;
     out->truncated = truncated;
-    if (!lt_tokens_reserve(out, total)) return lt_no_memory(err, total * sizeof *out->spans, "tokens");
     for (size_t i = 0; i < n_pieces; i++) {
         const piece *p = &pieces[i];
         switch (p->kind) {
-        case PIECE_FIRST: put_tokens(post, first, a, text_a, p->type_id, 0, options, out); break;
+        case PIECE_FIRST: put_tokens(post, from, a, text_a, p->type_id, 0, options, out); break;
         case PIECE_SECOND: put_tokens(post, second, b, text_b, p->type_id, 1, options, out); break;
         case PIECE_SPECIAL:
             if (options->add_special) put_special(post, p, out);

@@ -25,8 +25,8 @@ size_t lt_post_added(const lt_post *post, bool pair);
 /* Builds *out from the encoded first and second sequence (second NULL: a single text): truncates to `max_length` (0: none;
  * longest first for pairs, as Hugging Face tokenizers does it), then adds special tokens if add_special, with type ids, sequence
  * numbers and, for ByteLevel and RobertaProcessing with trim_offsets, spans trimmed of white space (text_a, text_b: the input
- * bytes). */
-lattice_status lt_post_apply(const lt_post *post, const lt_tokens *first, const lt_tokens *second, lt_str text_a, lt_str text_b,
+ * bytes). Of a single giant text `first` is emptied: its arrays go to *out. */
+lattice_status lt_post_apply(const lt_post *post, lt_tokens *first, const lt_tokens *second, lt_str text_a, lt_str text_b,
                              const lt_encode_options *options, lt_tokens *out, lattice_error *err);
 
 #endif

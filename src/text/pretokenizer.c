@@ -231,17 +231,31 @@ void lt_pretokenizer_keep_bytes(lt_pretokenizer *p)
     p->final->expand = false;
 }
 
-bool lt_pretokenizer_is_local(const lt_pretokenizer *p)
+bool lt_pretokenizer_is_local(const lt_pretokenizer *p, bool marks)
 {
     if (!p || !p->first) return false; /* the model sees the whole text at once */
-    bool cuts = false;
+    if (marks && (p->first->kind != METASPACE || !lt_str_is(p->first->string, "\xE2\x96\x81"))) return false;
+    bool cuts = false; /* some step has cut before the space by now */
     for (const lt_pre_step *s = p->first; s; s = s->next) {
-        if (s->kind == EXPRESSION || s->kind == STRING) return false;
-        if (s->kind == CHARACTERS && !(s->flags & LT_U_WHITE)) continue;
-        cuts = cuts || s->kind != METASPACE || s->split;
-        if (s->kind == METASPACE && !s->split) return false;
-        if (s->kind == BYTE_LEVEL && !s->matcher && !cuts) return false;
-        if (s->kind == KNOWN && s->behavior != ISOLATED) return false;
+        switch (s->kind) {
+        case BERT:
+        case WHITESPACE: cuts = true; break;
+        case CHARACTERS: cuts = cuts || (s->flags & LT_U_WHITE); break;
+        case KNOWN:
+            if (s->behavior != ISOLATED) return false;
+            cuts = true;
+            break;
+        case BYTE_LEVEL: /* writes spaces in another way */
+            if (!s->matcher && !cuts) return false;
+            cuts = true;
+            break;
+        case METASPACE:
+            if (!s->split) return false;
+            cuts = true;
+            break;
+        case STRING:
+        case EXPRESSION: return false;
+        }
     }
     return cuts;
 }
@@ -258,6 +272,11 @@ lattice_status lt_pretokenizer_scratch_init(lt_pretokenizer_scratch *s, const la
     s->n_works = pre->n_works;
     for (size_t i = 0; i < s->n_works; i++) lt_work_init(&s->works[i], mem);
     return LATTICE_OK;
+}
+
+void lt_pretokenizer_scratch_trim(lt_pretokenizer_scratch *s)
+{
+    for (size_t i = 0; i < s->n_works; i++) lt_work_trim(&s->works[i]);
 }
 
 void lt_pretokenizer_scratch_free(lt_pretokenizer_scratch *s)

@@ -21,6 +21,7 @@ typedef struct lt_pretokenizer_scratch {
 
 lattice_status lt_pretokenizer_scratch_init(lt_pretokenizer_scratch *scratch, const lattice_allocator *mem,
                                             const lt_pretokenizer *pre, lt_regex_scratch *regex, lattice_error *err);
+void lt_pretokenizer_scratch_trim(lt_pretokenizer_scratch *scratch); /* after a giant text */
 void lt_pretokenizer_scratch_free(lt_pretokenizer_scratch *scratch);
 
 /* Reads the value at `json`, an object or null (*pre NULL: the whole text is one span). */
@@ -33,8 +34,9 @@ void lt_pretokenizer_free(lt_pretokenizer *pre);
 bool lt_pretokenizer_ends_byte_level(const lt_pretokenizer *pre);
 /* Leaves the alphabet of GPT-2 out: the last step hands on raw bytes. Before any use. */
 void lt_pretokenizer_keep_bytes(lt_pretokenizer *pre);
-/* Whether a text cut before a space that follows an ordinary character is cut into the same spans as when it is whole. */
-bool lt_pretokenizer_is_local(const lt_pretokenizer *pre);
+/* Whether a text cut before a space that follows an ASCII letter or digit is cut into the same spans as when it is whole; `marks`:
+ * that space may be U+2581 already. */
+bool lt_pretokenizer_is_local(const lt_pretokenizer *pre, bool marks);
 
 /* Cuts `view` and hands the spans on in order. A failure of `fn` ends it. */
 lattice_status lt_pretokenize(const lt_pretokenizer *pre, lt_pretokenizer_scratch *scratch, const lt_view *view, bool track,

@@ -3,9 +3,9 @@
  * A text is walked once: added tokens are cut out; each piece between them is normalised, searched for the added tokens that
  * match normalised text, pre-tokenised, and every span goes to the model at once. Nothing is kept of a piece but its tokens.
  *
- * A text is not read on when it has given more than `max_length` tokens. Normalising comes before that, so where the parts of the
- * tokenizer allow it (`local`) only the prefix up to a space behind a letter or digit is looked at first: what comes before such
- * a place does not depend on what follows it. If it gives too few tokens, a prefix four times as long is tried. */
+ * Where the parts of the tokenizer allow it (`local`), a long text is taken section by section, cut before a space behind a
+ * letter or digit: neither side of such a place depends on the other. So a text of any length is normalised in little memory, and
+ * is not read on when it has given more than `max_length` tokens. */
 #include "text/tokenizer.h"
 
 #include "base/utf8.h"
@@ -121,9 +121,12 @@ typedef struct encoder {
     const lt_tokenizer *t;
     lt_scratch *s;
     lt_tokens *out;
-    size_t limit; /* tokens after which nothing more is wanted; 0: none */
+    size_t limit;   /* tokens after which nothing more is wanted; 0: none */
+    size_t section; /* bytes */
     bool literal, track;
 } encoder;
+
+#define SECTION_BYTES ((size_t)1 << 20)
 
 /* What ends a walk that has given enough; it never leaves this file. */
 #define ENOUGH LATTICE_ERR_CANCELLED
@@ -206,7 +209,6 @@ static lattice_status encode_piece(encoder *e, lt_view view, lattice_error *err)
 
 static lattice_status encode_view(encoder *e, const lt_view *view, lattice_error *err)
 {
-    e->out->n = 0;
     lt_added_matches m = lt_added_begin(e->t->added, false, e->literal, view->data, view->n);
     for (;;) {
         size_t before, start, end;
@@ -231,48 +233,56 @@ static lattice_status repair(lt_work *out, bool track, lt_view *view, lattice_er
             (track && !LT_GROW(out->mem, out->align, out->align_capacity, out->n + 4)))
             return lt_no_memory(err, in.n, "a text");
         size_t n = lt_utf8_encode(c, out->data + out->n);
-        for (size_t k = 0; track && k < n; k++) out->align[out->n + k] = (lt_align){ (uint32_t)i, (uint32_t)(i + size) };
+        lt_align range = { (uint32_t)(in.origin + i), (uint32_t)(in.origin + i + size) };
+        for (size_t k = 0; track && k < n; k++) out->align[out->n + k] = range;
         out->n += n;
         i += size;
     }
-    *view = (lt_view){ out->data, out->n, track ? out->align : NULL, 0 };
+    *view = (lt_view){ out->data, out->n, track ? out->align : NULL, in.origin };
     return LATTICE_OK;
 }
 
-static lattice_status encode_bytes(encoder *e, lt_str text, lattice_error *err)
+static lattice_status encode_section(encoder *e, lt_view view, lattice_error *err)
 {
-    lt_view view = { (const uint8_t *)text.data, text.len, NULL, 0 };
     if (lt_utf8_valid_prefix(view.data, view.n) < view.n) LT_TRY(repair(&e->s->repaired, e->track, &view, err));
     lattice_status status = encode_view(e, &view, err);
     return status == ENOUGH ? LATTICE_OK : status;
 }
 
-/* The first place from `from` on where a text may be cut: before a space that follows an ASCII letter or digit. */
+/* The memory of a giant section is not kept: it may be several times its size. */
+static void trim(lt_scratch *s)
+{
+    lt_work_trim(&s->repaired);
+    lt_normalizer_scratch_trim(&s->normalizer);
+    lt_pretokenizer_scratch_trim(&s->pre);
+}
+
+/* The first place from `from` on where a text may be cut: before a space between an ASCII letter or digit and another ASCII
+ * character (a mark behind the space would belong to it). */
 static size_t find_cut(lt_str text, size_t from)
 {
-    for (size_t i = from; i < text.len; i++) {
-        uint8_t c = (uint8_t)text.data[i - 1] | 0x20;
-        if (text.data[i] == ' ' && ((c >= 'a' && c <= 'z') || (text.data[i - 1] >= '0' && text.data[i - 1] <= '9'))) return i;
+    for (size_t i = from; i + 1 < text.len; i++) {
+        uint8_t before = (uint8_t)text.data[i - 1];
+        if (text.data[i] != ' ' || (uint8_t)text.data[i + 1] >= 0x80) continue;
+        if ((uint8_t)(before - '0') < 10 || (uint8_t)((before | 32) - 'a') < 26) return i;
     }
     return text.len;
 }
 
-/* Encodes text into *out; of tokens beyond `limit` (0: none) only the first is sure to be there, and its span is not sure: it may
- * take white space behind the cut. */
+/* Encodes text into e->out; of tokens beyond `limit` (0: none) only the first is sure to be there. */
 static lattice_status encode_text(encoder *e, lt_str text, size_t limit, lattice_error *err)
 {
     if (text.len > UINT32_MAX / 4) return lt_fail(err, LATTICE_ERR_TOO_LONG, "a text of %zu bytes", text.len);
-    size_t part = limit;
     e->limit = limit;
-    if (!e->t->local || limit == 0 || !lt_mul(part, 16, &part) || !lt_add(part, 1024, &part)) part = text.len;
-    while (part < text.len) {
-        size_t cut = find_cut(text, part);
-        if (cut == text.len) break;
-        LT_TRY(encode_bytes(e, (lt_str){ text.data, cut }, err));
-        if (has_enough(e)) return LATTICE_OK;
-        if (!lt_mul(cut, 4, &part)) break;
+    e->out->n = 0;
+    size_t section = e->section;
+    if (limit != 0 && limit < section / 16) section = 16 * limit;
+    for (size_t from = 0, cut; from < text.len && !has_enough(e); from = cut) {
+        cut = e->t->local && text.len - from > section ? find_cut(text, from + section) : text.len;
+        LT_TRY(encode_section(e, (lt_view){ (const uint8_t *)text.data + from, cut - from, NULL, from }, err));
+        trim(e->s);
     }
-    return encode_bytes(e, text, err);
+    return LATTICE_OK;
 }
 
 /* Encodes both texts of a pair as far as truncation can see: the shorter one whole, the other until it is surely longer. */
@@ -292,7 +302,8 @@ static lattice_status encode_pair(encoder *e, lt_str text, lt_str pair, const lt
 lattice_status lt_tokenizer_encode(const lt_tokenizer *t, lt_scratch *s, lt_str text, const lt_str *pair,
                                    const lt_encode_options *options, lt_tokens *tokens, lattice_error *err)
 {
-    encoder e = { t, s, &s->first, 0, options->literal, !options->no_spans };
+    const size_t section = options->section > 0 ? options->section : SECTION_BYTES;
+    encoder e = { t, s, &s->first, 0, section, options->literal, !options->no_spans };
     tokens->n = 0;
     tokens->truncated = false;
     if (pair) {

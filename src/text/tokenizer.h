@@ -30,7 +30,7 @@ typedef struct lt_tokens {
     size_t n, capacity;
     uint32_t *ids, *type_ids;
     struct lt_span {
-        size_t start, end; /* bytes of the text (for the second of a pair: of that text) */
+        uint32_t start, end; /* bytes of the text (for the second of a pair: of that text) */
     } *spans;
     uint8_t *special;      /* 1: added by the post-processor */
     uint8_t *sequence;     /* 0: first text, 1: second, 255: added */
@@ -41,6 +41,9 @@ void lt_tokens_init(lt_tokens *tokens, const lattice_allocator *mem);
 void lt_tokens_free(lt_tokens *tokens);
 /* Makes room for n tokens in all arrays, keeping the first tokens->n; false without memory. */
 bool lt_tokens_reserve(lt_tokens *tokens, size_t n);
+/* Counts the spans in code points instead of bytes, as Hugging Face tokenizers does in Python; an invalid subpart of UTF-8 is one.
+ * `second`: the second text of a pair, else NULL. */
+void lt_tokens_count_code_points(lt_tokens *tokens, lt_str first, const lt_str *second);
 
 typedef struct lt_encode_options {
     bool add_special;    /* run the post-processor */
@@ -48,6 +51,7 @@ typedef struct lt_encode_options {
     size_t max_length;   /* 0: none. The file's own `truncation` is not applied: callers decide */
     bool truncate_left;
     bool no_spans;       /* the caller does not need spans: they are left zero, which is faster */
+    size_t section;      /* bytes of a text that are worked on at a time, where the tokenizer allows it; 0: 1 MB */
 } lt_encode_options;
 
 /* Encodes into *tokens (cleared first). Truncation keeps the special tokens; pairs are cut longest first. max_length below the

@@ -51,7 +51,9 @@ static lattice_status prepare(lt_tokenizer *t, const char *path, lattice_error *
     lt_normalizer_scratch_free(&scratch);
     lt_regex_scratch_free(regex);
     LT_TRY(status);
-    t->local = lt_added_is_local(t->added) && lt_normalizer_is_local(t->normalizer) && lt_pretokenizer_is_local(t->pre);
+    bool marks;
+    t->local =
+        lt_normalizer_is_local(t->normalizer, &marks) && lt_pretokenizer_is_local(t->pre, marks) && lt_added_is_local(t->added);
     return LATTICE_OK;
 }
 

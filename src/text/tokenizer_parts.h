@@ -18,7 +18,7 @@ struct lt_tokenizer {
     lt_subword *model;
     lt_post *post;
     lt_decoder *decoder;
-    bool local; /* a text may be cut before a space without changing what comes before the cut */
+    bool local; /* a text may be cut before a space that follows a letter or digit: its parts give the tokens of the whole */
 };
 
 /* Reads tokenizer.json, or vocab.txt with tokenizer_config.json, of the folder into the parts. */

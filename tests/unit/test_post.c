@@ -68,7 +68,7 @@ static void format_tokens(const lt_tokens *tokens, lt_buf *out)
     for (size_t i = 0; i < tokens->n; i++) {
         uint8_t sequence = tokens->sequence[i];
         assert_int_equal(tokens->special[i], sequence == 255);
-        lt_buf_printf(out, "%s%u:%u:%zu-%zu%s", i > 0 ? " " : "", tokens->ids[i], tokens->type_ids[i], tokens->spans[i].start,
+        lt_buf_printf(out, "%s%u:%u:%u-%u%s", i > 0 ? " " : "", tokens->ids[i], tokens->type_ids[i], tokens->spans[i].start,
                       tokens->spans[i].end,
                       sequence == 255 ? "*"
                       : sequence == 1 ? "b"
@@ -300,7 +300,7 @@ static void trimming_takes_the_white_space_off_spans(void **state)
         assert_ok_err(lt_post_apply(post, &tokens, NULL, lt_str_of(c->text), LT_STR(""), &with_special, &out, &err), &err);
         for (size_t k = 0; k < n; k++) {
             if (out.spans[k].start != c->tokens[k].trimmed_start || out.spans[k].end != c->tokens[k].trimmed_end)
-                fail_msg("'%s' (%d), token %zu: %zu-%zu", c->text, c->add_prefix_space, k, out.spans[k].start, out.spans[k].end);
+                fail_msg("'%s' (%d), token %zu: %u-%u", c->text, c->add_prefix_space, k, out.spans[k].start, out.spans[k].end);
         }
         lt_tokens_free(&tokens);
         lt_tokens_free(&out);

@@ -159,6 +159,104 @@ static void a_limited_long_text_begins_as_the_whole_does(void **state)
     free((char *)text.data);
 }
 
+static void a_text_in_sections_equals_the_whole(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "bert-cls", "roberta-max", "xlmr-mean", "qwen3-embedding", "qwen3.5-text" };
+    static const size_t sections[] = { 1, 7, 300 };
+    lt_str text = long_text(5000);
+    ((char *)text.data)[777] = '\xff'; /* spans count the bytes as they were given */
+    for (size_t k = 0; k < 5; k++) {
+        context x = open_fixture(names[k]);
+        lt_tokens whole;
+        lt_tokens_init(&whole, mem);
+        lattice_error err;
+        lt_encode_options options = { .add_special = true, .section = text.len };
+        assert_ok_err(lt_tokenizer_encode(x.tokenizer, x.scratch, text, NULL, &options, &whole, &err), &err);
+        for (size_t i = 0; i < 3; i++) {
+            options.section = sections[i];
+            encode(&x, text, &options);
+            assert_int_equal(x.tokens.n, whole.n);
+            assert_memory_equal(x.tokens.ids, whole.ids, whole.n * sizeof *whole.ids);
+            assert_memory_equal(x.tokens.spans, whole.spans, whole.n * sizeof *whole.spans);
+        }
+        lt_tokens_free(&whole);
+        close_context(&x);
+    }
+    free((char *)text.data);
+}
+
+/* Each of these would give something else if the text were cut before its space. */
+static void texts_are_not_cut_where_parts_see_each_other(void **state)
+{
+    (void)state;
+#define WORDS                                                                                                                    \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\" \":3,\"_\":4,\"a_\":5},\"merges\":[\"a b\",\"a _\"]}"
+#define SPLIT "\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}"
+    static const char *const files[] = {
+        "{" WORDS "," SPLIT ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\"}}",
+        "{" WORDS "," SPLIT ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"}}",
+        "{" WORDS "," SPLIT ",\"normalizer\":{\"type\":\"ByteLevel\"}}",
+        "{" WORDS
+        ",\"pre_tokenizer\":{\"type\":\"Digits\"},\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}}",
+        "{" WORDS "," SPLIT ",\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"b\"}}",
+        "{" WORDS "," SPLIT ",\"added_tokens\":[{\"id\":6,\"content\":\"a b\",\"special\":true}]}",
+        "{" WORDS ",\"pre_tokenizer\":{\"type\":\"Digits\"},\"added_tokens\":[{\"id\":6,\"content\":\"xa\",\"special\":true,"
+                  "\"rstrip\":true}]}",
+    };
+#undef WORDS
+#undef SPLIT
+    for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+        lattice_error err;
+        context x = { 0 };
+        assert_ok_err(lt_tokenizer_parse(mem, "x", lt_str_of(files[k]), &x.tokenizer, &err), &err);
+        assert_ok_err(lt_scratch_create(x.tokenizer, &x.scratch, &err), &err);
+        lt_tokens_init(&x.tokens, mem);
+        lt_tokens whole;
+        lt_tokens_init(&whole, mem);
+        lt_encode_options options = { 0 };
+        lt_str text = LT_STR("a b xa  b a b");
+        assert_ok_err(lt_tokenizer_encode(x.tokenizer, x.scratch, text, NULL, &options, &whole, &err), &err);
+        options.section = 1;
+        encode(&x, text, &options);
+        if (x.tokens.n != whole.n || memcmp(x.tokens.ids, whole.ids, whole.n * sizeof *whole.ids) != 0)
+            fail_msg("%s: cutting changes the tokens", files[k]);
+        lt_tokens_free(&whole);
+        close_context(&x);
+    }
+}
+
+static void a_giant_text_has_its_special_tokens_around_it(void **state)
+{
+    (void)state;
+    context x = open_fixture("bert-cls");
+    lt_str text = long_text(600000);
+    lt_tokens all;
+    lt_tokens_init(&all, mem);
+    lattice_error err;
+    lt_encode_options options = { 0 };
+    assert_ok_err(lt_tokenizer_encode(x.tokenizer, x.scratch, text, NULL, &options, &all, &err), &err);
+    assert_true(all.n > 100000);
+    options.add_special = true;
+    for (int k = 0; k < 3; k++) {
+        options.max_length = k == 0 ? 0 : 90000;
+        options.truncate_left = k == 2;
+        encode(&x, text, &options);
+        size_t kept = x.tokens.n - 2, from = k == 2 ? all.n - kept : 0;
+        assert_int_equal(kept, k == 0 ? all.n : 89998);
+        assert_int_equal(x.tokens.ids[0], 2);
+        assert_int_equal(x.tokens.ids[kept + 1], 3);
+        assert_int_equal(x.tokens.special[0] + x.tokens.special[kept + 1], 2);
+        assert_int_equal(x.tokens.spans[0].end, 0);
+        assert_memory_equal(x.tokens.ids + 1, all.ids + from, kept * sizeof *all.ids);
+        assert_memory_equal(x.tokens.spans + 1, all.spans + from, kept * sizeof *all.spans);
+        assert_int_equal(x.tokens.special[1], 0);
+    }
+    lt_tokens_free(&all);
+    close_context(&x);
+    free((char *)text.data);
+}
+
 static void pairs_are_cut_as_if_both_were_read_to_their_end(void **state)
 {
     (void)state;
@@ -541,6 +639,9 @@ int main(void)
         cmocka_unit_test(nul_is_a_character),
         cmocka_unit_test(empty_texts_give_special_tokens_only),
         cmocka_unit_test(a_limited_long_text_begins_as_the_whole_does),
+        cmocka_unit_test(a_text_in_sections_equals_the_whole),
+        cmocka_unit_test(texts_are_not_cut_where_parts_see_each_other),
+        cmocka_unit_test(a_giant_text_has_its_special_tokens_around_it),
         cmocka_unit_test(pairs_are_cut_as_if_both_were_read_to_their_end),
         cmocka_unit_test(fifty_megabytes_are_cut_without_reading_them_all),
         cmocka_unit_test(a_megabyte_without_a_space_is_encoded),
