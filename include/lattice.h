@@ -182,7 +182,7 @@ typedef enum lattice_compute {
 
 typedef struct lattice_model_options {
     lattice_compute compute;
-    const char *device;      /* "auto", "cpu", "cuda", "cuda:N"; NULL: auto. A GPU that cannot be used leaves the CPU, with a warning */
+    const char *device;      /* "auto", "cpu", "cuda", "cuda:N", "metal"; NULL: auto. A GPU that cannot be used leaves the CPU, with a warning */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"; NULL: auto */
     bool no_mmap;            /* read files into memory instead of mapping them */
     size_t batch_tokens;     /* token budget of one batch; 0: 16384 */

@@ -126,7 +126,6 @@ lattice_status lattice_describe_system(char *out, size_t capacity, size_t *lengt
         bool found = drivers[i]->describe(reason, sizeof reason);
         write_device(&w, drivers[i]->name, found, reason);
     }
-    write_device(&w, "metal", false, "this build has no Metal backend");
     lt_json_write_end(&w, ']');
     lt_json_write_end(&w, '}');
     return hand_over(&text, out, capacity, length, NULL);

@@ -175,18 +175,23 @@ static lattice_status copy(lt_gpu_device *device, lt_gpu_ref to, lt_gpu_ref from
     return LATTICE_OK;
 }
 
+bool lt_emulated_run(void *kernel_of, void *const *arguments, int n, size_t grid_x, size_t grid_y, size_t threads, const char **fault)
+{
+    const kernel *k = kernel_of;
+    size_t group_size = (size_t)(k->library->group_end - k->library->group_begin);
+    return lt_emulate(k->function, arguments, n, (uint32_t)grid_x, (uint32_t)grid_y, (uint32_t)threads, k->library->group_begin,
+                      group_size, fault);
+}
+
 static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, lattice_error *err)
 {
     (void)device;
-    const kernel *k = l->kernel;
     void *arguments[LT_GPU_MAX_BUFFERS + 1];
     const char *fault;
     if (++lt_emulated_launches == lt_emulated_fail_at) return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: injected fault");
     for (int i = 0; i < l->n_buffers; i++) arguments[i] = address(l->buffers[i], 0);
     arguments[l->n_buffers] = (void *)(uintptr_t)l->args;
-    size_t group_size = (size_t)(k->library->group_end - k->library->group_begin);
-    if (!lt_emulate(k->function, arguments, l->n_buffers + 1, (uint32_t)l->grid[0], (uint32_t)l->grid[1], (uint32_t)l->threads,
-                    k->library->group_begin, group_size, &fault))
+    if (!lt_emulated_run(l->kernel, arguments, l->n_buffers + 1, l->grid[0], l->grid[1], l->threads, &fault))
         return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: %s", fault);
     return LATTICE_OK;
 }
@@ -249,4 +254,20 @@ bool lt_emulator_works(void)
 #else
     return false;
 #endif
+}
+
+lattice_status lt_emulated_build(lt_str source, void **out, lattice_error *err)
+{
+    return build(NULL, source, out, err);
+}
+
+void *lt_emulated_find(void *from, const char *name)
+{
+    void *out = NULL;
+    return find(NULL, from, name, &out, NULL) == LATTICE_OK ? out : NULL;
+}
+
+void lt_emulated_library_free(void *from)
+{
+    library_free(NULL, from);
 }

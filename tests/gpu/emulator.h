@@ -24,6 +24,13 @@ extern size_t lt_emulated_memory;
 /* What the driver's open says instead of opening; LATTICE_OK: it opens. */
 extern lattice_status lt_emulated_open_status;
 
+/* What the device is made of, for a Metal that is made up: a source compiled, its kernels (NULL: no such), and one of them run on a
+ * grid, as lt_emulate does. */
+lattice_status lt_emulated_build(lt_str source, void **library, lattice_error *err);
+void *lt_emulated_find(void *library, const char *name);
+bool lt_emulated_run(void *kernel, void *const *arguments, int n, size_t grid_x, size_t grid_y, size_t threads, const char **fault);
+void lt_emulated_library_free(void *library);
+
 /* Whether this machine has what the emulation needs: clang, objcopy, an x86-64 CPU. */
 bool lt_emulator_works(void);
 

@@ -82,6 +82,10 @@ struct lt_gpu_device {
 
     lattice_status (*allocate)(lt_gpu_device *device, size_t size, void **memory, lattice_error *err);
     void (*release)(lt_gpu_device *device, void *memory); /* waits for work that may use it; accepts NULL */
+    /* NULL: the device reads its own memory only. Makes [data, data + size) readable by kernels where it lies, until unmap, which
+     * waits for the work that may read it; false: it cannot. */
+    bool (*map)(lt_gpu_device *device, const void *data, size_t size, lt_gpu_ref *ref);
+    void (*unmap)(lt_gpu_device *device, void *memory);
     /* The data may be changed as soon as upload returns; download waits for it. */
     lattice_status (*upload)(lt_gpu_device *device, lt_gpu_ref to, const void *data, size_t size, lattice_error *err);
     lattice_status (*download)(lt_gpu_device *device, void *data, lt_gpu_ref from, size_t size, lattice_error *err);
@@ -110,6 +114,7 @@ typedef struct lt_gpu_driver {
 } lt_gpu_driver;
 
 extern const lt_gpu_driver lt_gpu_cuda;
+extern const lt_gpu_driver lt_gpu_metal;
 
 /* The drivers of this build, in the order they are tried. */
 const lt_gpu_driver *const *lt_gpu_drivers(size_t *n);

@@ -161,6 +161,32 @@ static lattice_status add_norm(const run *r, const lt_op *op)
 
 /* ------------------------------------------------------------------ products */
 
+/* A product with rows [first, first + a->n) of W: one launch, or one for each mapped piece, which makes columns of y. */
+static lattice_status product_of_rows(const run *r, const lt_op *op, lt_gpu_kernel kernel, size_t tile, const lt_gpu_ref operands[5],
+                                      const gemm_args *args, size_t first)
+{
+    const lt_gpu_weight *w = &r->p->weights[op->weight[0]];
+    const lt_weight *source = &r->plan->weights[op->weight[0]];
+    bool mapped = w->pieces[0].memory != NULL;
+    size_t begin = 0, end, last = first + args->n;
+    for (int s = 0; s < (mapped ? source->n_segments : 1); s++, begin = end) {
+        end = mapped ? begin + lt_segment_rows(&source->segments[s], source->cols) : source->rows;
+        size_t low = begin > first ? begin : first, high = end < last ? end : last;
+        if (low >= high) continue;
+        gemm_args a = *args;
+        a.n = u32(high - low);
+        const lt_gpu_ref buffers[] = {
+            operands[0],
+            lt_gpu_at(mapped ? w->pieces[s] : w->ref, (low - begin) * source->cols * lt_gpu_type_size(w->type)),
+            a.has_bias ? lt_gpu_at(operands[2], (low - first) * sizeof(float)) : operands[2],
+            a.has_residual ? lt_gpu_at(operands[3], (low - first) * lt_gpu_type_size((lt_gpu_type)a.residual_type)) : operands[3],
+            lt_gpu_at(operands[4], (low - first) * lt_gpu_type_size((lt_gpu_type)a.y_type)),
+        };
+        LT_TRY(launch(r, kernel, buffers, 5, &a, sizeof a, lt_gpu_ceil(a.m, tile), lt_gpu_ceil(a.n, 64), 256));
+    }
+    return LATTICE_OK;
+}
+
 /* y = act(x Wᵀ + b) + residual by the template's own kernels. */
 static lattice_status own_product(const run *r, const lt_op *op, size_t m, view x, view y, const view *residual)
 {
@@ -184,14 +210,13 @@ static lattice_status own_product(const run *r, const lt_op *op, size_t m, view 
         .activation = op->activation,
     };
     lt_gpu_ref buffers[] = { x.ref, w->ref, weight_ref(r, op->weight[1]), residual ? residual->ref : x.ref, y.ref };
-    LT_TRY(launch(r, kernel, buffers, 5, &a, sizeof a, lt_gpu_ceil(m, rows), lt_gpu_ceil(n, 64), 256));
+    LT_TRY(product_of_rows(r, op, kernel, rows, buffers, &a, 0));
     if (!op->glu) return LATTICE_OK;
     /* The gate's half has written y; up's half multiplies it. */
     a.activation = LT_ACT_NONE;
     a.has_gate = 1;
     a.has_residual = residual != NULL;
-    buffers[1].offset += n * k * lt_gpu_type_size(w->type);
-    return launch(r, kernel, buffers, 5, &a, sizeof a, lt_gpu_ceil(m, rows), lt_gpu_ceil(n, 64), 256);
+    return product_of_rows(r, op, kernel, rows, buffers, &a, n);
 }
 
 /* W as x's type has it: where it lies, or converted into scratch. */

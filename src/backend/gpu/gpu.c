@@ -202,13 +202,12 @@ static void program_free(lt_program *p)
     d->release(d, p->rotary);
     d->release(d, p->tables);
     d->release(d, p->workspace);
-    d->release(d, p->weight_memory);
+    lt_gpu_weights_free(p);
     if (p->library) d->library_free(d, p->library);
     lt_free(mem, p->rotary_staging);
     lt_free(mem, p->staging);
     lt_free(mem, p->state_offset);
     lt_free(mem, p->places);
-    lt_free(mem, p->weights);
     pthread_mutex_destroy(&p->lock);
     lt_free(mem, p);
 }

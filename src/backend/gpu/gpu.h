@@ -60,6 +60,7 @@ typedef enum lt_gpu_kernel {
 
 typedef struct lt_gpu_weight {
     lt_gpu_ref ref;
+    lt_gpu_ref pieces[LT_MAX_SEGMENTS]; /* mapped: each segment where it lies; ref is the first. Else memory is NULL */
     lt_gpu_type type;
     bool is_vector; /* converted to float32; the taps of a convolution as [taps][channels] */
     bool is_taps, is_matrix, is_table;
@@ -133,8 +134,9 @@ struct lt_program {
     pthread_mutex_t lock; /* of runs and of the slots */
 };
 
-/* weights.c: uploads all weights of the plan. */
+/* weights.c: all weights of the plan, mapped where the device can read them as they lie, else uploaded. */
 lattice_status lt_gpu_weights_upload(lt_program *program, lattice_error *err);
+void lt_gpu_weights_free(lt_program *program);
 
 /* state.c */
 #define LT_GPU_NO_SLOT UINT32_MAX

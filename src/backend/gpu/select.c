@@ -6,7 +6,7 @@
 
 const lt_gpu_driver *const *lt_gpu_drivers(size_t *n)
 {
-    static const lt_gpu_driver *const drivers[] = { &lt_gpu_cuda };
+    static const lt_gpu_driver *const drivers[] = { &lt_gpu_cuda, &lt_gpu_metal };
     *n = sizeof drivers / sizeof *drivers;
     return drivers;
 }

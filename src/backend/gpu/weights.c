@@ -2,7 +2,9 @@
  *
  * Matrices and tables keep their stored type, so that a product reads no more bytes than there are; where products are made in
  * bfloat16, matrices of other types are rounded to it here. Vectors become float32. When a tensor has been copied, its mapped
- * pages are given back. */
+ * pages are given back.
+ *
+ * A device that shares the host's memory reads matrices and tables where the file is mapped, a joined operand piece by piece. */
 #include <string.h>
 
 #include "backend/cpu/kernels.h"
@@ -34,6 +36,43 @@ static void mark_uses(lt_program *p)
     }
 }
 
+static void unmap_weight(lt_program *p, lt_gpu_weight *w)
+{
+    for (int s = 0; s < LT_MAX_SEGMENTS; s++) {
+        if (w->pieces[s].memory) p->device->unmap(p->device, w->pieces[s].memory);
+        w->pieces[s] = (lt_gpu_ref){ NULL, 0 };
+    }
+}
+
+static lattice_status segment_data(const lt_weight *source, const lt_segment *segment, const uint8_t **data, lattice_error *err)
+{
+    const void *mapped;
+    LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &mapped, err));
+    *data = (const uint8_t *)mapped + segment->first_row * source->cols * lt_dtype_size(source->dtype);
+    return LATTICE_OK;
+}
+
+/* Leaves w->pieces[0].memory NULL where the device cannot read the weight as it is stored: by its type, by its alignment, by its
+ * place in memory, or a table that is not in one piece. */
+static lattice_status map_weight(lt_program *p, const lt_weight *source, lt_gpu_weight *w, lattice_error *err)
+{
+    size_t size = lt_gpu_type_size(w->type);
+    if (!p->device->map || w->is_vector || w->type != stored_type(source->dtype) || source->plus_one) return LATTICE_OK;
+    if (w->is_table && source->n_segments > 1) return LATTICE_OK;
+    for (int s = 0; s < source->n_segments; s++) {
+        const lt_segment *segment = &source->segments[s];
+        const uint8_t *data;
+        LT_TRY(segment_data(source, segment, &data, err));
+        size_t bytes = lt_segment_rows(segment, source->cols) * source->cols * size;
+        if ((uintptr_t)data % size == 0 && p->device->map(p->device, data, bytes, &w->pieces[s])) continue;
+        w->pieces[s].memory = NULL;
+        unmap_weight(p, w);
+        return LATTICE_OK;
+    }
+    w->ref = w->pieces[0];
+    return LATTICE_OK;
+}
+
 static lattice_status place_weights(lt_program *p, lattice_error *err)
 {
     size_t total = 0;
@@ -55,13 +94,19 @@ static lattice_status place_weights(lt_program *p, lattice_error *err)
             !lt_add(bytes, ALIGN, &bytes) || !lt_add(total, lt_gpu_round(bytes - ALIGN, ALIGN), &total))
             return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: tensor '%.*s' is too large",
                            LT_STR_ARG(source->segments[0].tensor->name));
-        w->ref.offset = total - lt_gpu_round(bytes - ALIGN, ALIGN);
+        LT_TRY(map_weight(p, source, w, err));
+        if (w->pieces[0].memory)
+            total -= lt_gpu_round(bytes - ALIGN, ALIGN);
+        else
+            w->ref.offset = total - lt_gpu_round(bytes - ALIGN, ALIGN);
         p->stored_bytes += numbers * lt_dtype_size(source->dtype);
         if (w->is_matrix && numbers * sizeof(float) > p->scratch_weight_bytes) p->scratch_weight_bytes = numbers * sizeof(float);
     }
     p->weight_bytes = total > 0 ? total : ALIGN;
     LT_TRY(p->device->allocate(p->device, p->weight_bytes, &p->weight_memory, err));
-    for (size_t i = 0; i < p->plan->n_weights; i++) p->weights[i].ref.memory = p->weight_memory;
+    for (size_t i = 0; i < p->plan->n_weights; i++) {
+        if (!p->weights[i].pieces[0].memory) p->weights[i].ref.memory = p->weight_memory;
+    }
     return LATTICE_OK;
 }
 
@@ -107,9 +152,8 @@ static lattice_status upload_weight(lt_program *p, const lt_weight *source, cons
     bool as_stored = !source->plus_one && !w->is_taps && w->type == stored_type(source->dtype);
     for (int s = 0; s < source->n_segments; s++) {
         const lt_segment *segment = &source->segments[s];
-        const void *mapped;
-        LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &mapped, err));
-        const uint8_t *data = (const uint8_t *)mapped + segment->first_row * source->cols * lt_dtype_size(source->dtype);
+        const uint8_t *data;
+        LT_TRY(segment_data(source, segment, &data, err));
         size_t n = lt_segment_rows(segment, source->cols) * source->cols;
         if (as_stored) {
             LT_TRY(p->device->upload(p->device, lt_gpu_at(w->ref, done * size), data, n * size, err));
@@ -137,9 +181,18 @@ lattice_status lt_gpu_weights_upload(lt_program *p, lattice_error *err)
     LT_TRY(place_weights(p, err));
     float *scratch = lt_alloc_array(mem, CHUNK, sizeof(float)), *floats = lt_alloc_array(mem, CHUNK, sizeof(float));
     lattice_status status = scratch && floats ? LATTICE_OK : lt_no_memory(err, CHUNK * sizeof(float), "uploading weights");
-    for (size_t i = 0; status == LATTICE_OK && i < p->plan->n_weights; i++)
-        status = upload_weight(p, &p->plan->weights[i], &p->weights[i], scratch, floats, err);
+    for (size_t i = 0; status == LATTICE_OK && i < p->plan->n_weights; i++) {
+        if (!p->weights[i].pieces[0].memory)
+            status = upload_weight(p, &p->plan->weights[i], &p->weights[i], scratch, floats, err);
+    }
     lt_free(mem, scratch);
     lt_free(mem, floats);
     return status;
+}
+
+void lt_gpu_weights_free(lt_program *p)
+{
+    for (size_t i = 0; p->weights && i < p->plan->n_weights; i++) unmap_weight(p, &p->weights[i]);
+    p->device->release(p->device, p->weight_memory);
+    lt_free(&p->runtime->mem, p->weights);
 }
