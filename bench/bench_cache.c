@@ -127,7 +127,7 @@ static void *ask(void *arg)
             found = lattice_embed_ids(a->model, &input, 1, &options, vector, &usage, NULL) == LATTICE_OK && usage.n_cached == 1;
         } else {
             lt_cache_key key = lt_cache_key_of(space, ids, n);
-            found = lt_cache_find(a->cache, &key, false, vector, DIM);
+            found = lt_cache_find(a->cache, &key, 0, vector, DIM);
         }
         a->times[i] = (uint32_t)(ticks() - begin);
         a->missed += !found;
@@ -214,7 +214,7 @@ static double hit_rate(lattice_runtime *runtime, lattice_cache_policy policy, co
         float vector[8] = { 0 };
         size_t n = ids_of(low, ids);
         lt_cache_key key = lt_cache_key_of(space, ids, n);
-        if (!lt_cache_find(cache, &key, false, vector, 8)) lt_cache_store(cache, &key, vector, 8);
+        if (!lt_cache_find(cache, &key, 0, vector, 8)) lt_cache_store(cache, &key, vector, 8);
     }
     lattice_cache_stats stats;
     lattice_cache_get_stats(cache, &stats);

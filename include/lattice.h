@@ -274,6 +274,7 @@ typedef struct lattice_embed_options {
     size_t first_index;      /* number that errors give to the first text: for callers that embed a long list in pieces */
     bool truncate_left;      /* a text that is cut loses its beginning */
     lattice_cache *cache;    /* looked in before a text is computed, and told its vector after; NULL: none */
+    bool cache_unverified;   /* besides, serve vectors that lattice_cache_import has read */
 } lattice_embed_options;
 
 LATTICE_API lattice_embed_options lattice_embed_options_default(void);
@@ -331,14 +332,14 @@ typedef struct lattice_cache_options {
     size_t max_bytes;         /* of memory for vectors, ids and what keeps them; 0: no limit in bytes */
     size_t max_entries;       /* vectors in memory; 0: 10 000 when max_bytes is 0 too, else no limit */
     lattice_cache_policy policy;
-    size_t max_disk_bytes;    /* of the file, past which arbitrary vectors make room; 0: 1 GiB */
+    size_t max_disk_bytes;    /* of vectors in the file, past which arbitrary ones make room; 0: 1 GiB */
     bool read_only;           /* the file is neither created nor written */
 } lattice_cache_options;
 
 LATTICE_API lattice_cache_options lattice_cache_options_default(void);
 
 /* options NULL: the default. A file that is damaged is renamed to PATH.damaged-N, reported to the log, and a new one begun; one
- * that is no cache of lattice's is LATTICE_ERR_FORMAT and stays as it is. Opening reads the file through once. In a build without
+ * that is no cache of lattice's is LATTICE_ERR_FORMAT and stays as it is. Opening checks the file, which reads it through once. In a build without
  * LMDB a path is LATTICE_ERR_UNSUPPORTED. */
 LATTICE_API lattice_status lattice_cache_open(lattice_runtime *runtime, const lattice_cache_options *options, lattice_cache **cache,
                                               lattice_error *err);
@@ -350,18 +351,34 @@ typedef struct lattice_cache_stats {
     uint64_t max_entries, max_bytes; /* 0: no limit */
     uint64_t hits, misses;           /* texts found anywhere, and not found, since opening */
     uint64_t disk_hits;              /* of the hits, those found in the file alone */
+    uint64_t unverified_hits;        /* of the hits, imported vectors */
     uint64_t stores;                 /* vectors stored since opening */
     uint64_t evictions;              /* vectors that made room for others, in memory */
     uint64_t lost;                   /* vectors that could not be kept: out of memory, or the disk too slow or failing */
-    uint64_t disk_entries;           /* vectors in the file */
+    uint64_t disk_entries;           /* vectors in the file, imported ones not counted */
     uint64_t disk_bytes;             /* that the file takes on the disk */
+    uint64_t unverified_entries;     /* imported vectors */
     bool disk;                       /* the file is in use: read, and unless it is read-only or has failed, written */
 } lattice_cache_stats;
 
 LATTICE_API void lattice_cache_get_stats(lattice_cache *cache, lattice_cache_stats *stats);
 
-/* Removes every vector from memory and from the file. */
+/* Removes every vector, imported ones too, from memory and from the file. */
 LATTICE_API lattice_status lattice_cache_clear(lattice_cache *cache, lattice_error *err);
+
+/* The flat file holds {hash u64, dim u32, dim float32} an entry, little-endian, nothing else; hash is the 64-bit FNV-1a of the
+ * token ids as little-endian u32. It tells neither the model nor the ids, so what is imported is served only where
+ * lattice_embed_options.cache_unverified asks for it, by hash and dimensions. Imported vectors go to the cache's file, or without one stay
+ * in memory beside its budget; of two with the same hash and dimensions the later one counts. *n: vectors imported. A file that is
+ * cut short, with a dimension of 0 or over 65536 or a value that is not finite, is LATTICE_ERR_FORMAT naming the byte, and nothing
+ * of it is imported. */
+LATTICE_API lattice_status lattice_cache_import(lattice_cache *cache, const char *path, uint64_t *n, lattice_error *err);
+
+/* Writes the vectors of the cache's file, or without one those in memory, as such a file, which replaces what `path` was: those of `model` under `options` (NULL: the default), or with model
+ * NULL all that are not imported; vectors of different models or options are then LATTICE_ERR_INVALID_ARGUMENT, as the file could
+ * not tell them apart. *n: vectors written. */
+LATTICE_API lattice_status lattice_cache_export(lattice_cache *cache, const char *path, lattice_model *model,
+                                                const lattice_embed_options *options, uint64_t *n, lattice_error *err);
 
 /* ------------------------------------------------------------------ reranking */
 

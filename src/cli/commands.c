@@ -18,6 +18,7 @@ static const cli_command *const commands[] = {
 #ifdef LATTICE_PULL
     &cli_pull_command,
 #endif
+    &cli_cache_command,
     &cli_bench_command,
     &cli_version_command,
     &cli_completions_command,

@@ -14,8 +14,9 @@ typedef struct embed_arguments {
     cli_common common;
     const char *input, *output, *format, *output_type;
     const char *prompt, *prompt_name, *pooling;
+    const char *cache;
     size_t dim, max_length, batch_tokens;
-    bool jsonl, no_normalize, no_truncate, literal, resume;
+    bool jsonl, no_normalize, no_truncate, literal, resume, cache_unverified;
 } embed_arguments;
 
 #define AT(field) offsetof(embed_arguments, field)
@@ -37,6 +38,8 @@ static const cli_option options[] = {
     { "no-truncate",  0,   CLI_FLAG,   AT(no_truncate),  NULL, NULL, NULL, 0, 0, "fail on a longer text instead of cutting it" },
     { "literal",      0,   CLI_FLAG,   AT(literal),      NULL, NULL, NULL, 0, 0, "take special tokens in the texts for plain text" },
     { "batch-tokens", 0,   CLI_SIZE,   AT(batch_tokens), "B", NULL, "16384", 1, 16777216, "tokens computed at once" },
+    { "cache",        0,   CLI_STRING, AT(cache),        "FILE", NULL, NULL, 0, 0, "keep vectors in FILE, and take from there what has been computed before; processes may share it" },
+    { "cache-unverified", 0, CLI_FLAG, AT(cache_unverified), NULL, NULL, NULL, 0, 0, "take vectors that `lattice cache import` has read, too" },
     CLI_OPTIONS_RUN(embed_arguments),
     CLI_OPTIONS_JSON(embed_arguments, "the same as --format jsonl"),
     CLI_OPTIONS_LOG(embed_arguments),
@@ -146,6 +149,7 @@ static void window_point(window *w)
 
 typedef struct job {
     lattice_model *model;
+    lattice_cache *cache;
     lattice_embed_options options;
     size_t dim;
     cli_input input;
@@ -215,6 +219,8 @@ static lattice_embed_options embed_options(const embed_arguments *arguments, job
     o.literal = arguments->literal;
     o.truncate = !arguments->no_truncate;
     o.max_length = arguments->max_length;
+    o.cache = j->cache;
+    o.cache_unverified = arguments->cache_unverified;
     o.progress = progress;
     o.progress_user = j;
     return o;
@@ -242,6 +248,15 @@ static lattice_status embed(const embed_arguments *arguments, job *j, lattice_er
     return status;
 }
 
+static lattice_status open_cache(const embed_arguments *arguments, lattice_runtime *runtime, lattice_cache **cache,
+                                 lattice_error *err)
+{
+    if (!arguments->cache) return LATTICE_OK;
+    lattice_cache_options o = lattice_cache_options_default();
+    o.path = arguments->cache;
+    return lattice_cache_open(runtime, &o, cache, err);
+}
+
 /* The one line that ends a failed or interrupted run says what stayed. */
 static int report(const embed_arguments *arguments, job *j, lattice_status status, const lattice_error *err)
 {
@@ -263,6 +278,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     embed_arguments *arguments = opaque;
     const cli_command *command = &cli_embed_command;
     if (!arguments->common.model) return cli_usage(command, "no model given: -m MODEL");
+    if (arguments->cache_unverified && !arguments->cache) return cli_usage(command, "--cache-unverified needs --cache");
     if (arguments->resume && !arguments->output) return cli_usage(command, "--resume needs --output");
     if (arguments->prompt && arguments->prompt_name) return cli_usage(command, "--prompt and --prompt-name exclude each other");
     bool to_terminal = !arguments->output && isatty(STDOUT_FILENO) == 1;
@@ -283,11 +299,13 @@ static int run(void *opaque, char **operands, size_t n_operands)
     lattice_status status = cli_find_model(arguments->common.model, &folder, &err);
     if (status == LATTICE_OK) status = cli_runtime(&arguments->common, &runtime, &err);
     if (status == LATTICE_OK) status = lattice_model_open(runtime, folder.data, &model_options, &j.model, &err);
+    if (status == LATTICE_OK) status = open_cache(arguments, runtime, &j.cache, &err);
     if (status == LATTICE_OK) status = embed(arguments, &j, &err);
     code = report(arguments, &j, status, &err);
 done:
     window_free(&j.window);
     cli_input_close(&j.input);
+    lattice_cache_close(j.cache);
     lattice_model_close(j.model);
     lattice_runtime_free(runtime);
     lt_buf_free(&folder);
@@ -304,6 +322,7 @@ const cli_command cli_embed_command = {
                    "text is rounded, for eyes. --output-type int8 scales every vector so that its\n"
                    "largest value is 127; ubinary keeps one bit a value, eight to a byte.",
     .examples = "  lattice embed -m all-minilm-l6-v2 \"A text.\" \"Another one.\"\n"
+                "  lattice embed -m all-minilm-l6-v2 --cache vectors.cache < texts.txt > vectors.jsonl\n"
                 "  lattice embed -m all-minilm-l6-v2 -i texts.txt -f npy -o vectors.npy\n"
                 "  lattice embed -m ./model --jsonl < records.jsonl > vectors.jsonl",
     .options = options,

@@ -342,7 +342,7 @@ static void make_room(lt_cache_table *t, shard *first)
         }
 }
 
-bool lt_cache_table_add(lt_cache_table *t, lt_cache_entry *e)
+static bool add(lt_cache_table *t, lt_cache_entry *e, bool replace)
 {
     size_t bytes = lt_cache_entry_bytes(e->n_ids, e->dim);
     if (t->max_bytes && bytes > t->max_bytes) return false;
@@ -353,7 +353,12 @@ bool lt_cache_table_add(lt_cache_table *t, lt_cache_entry *e)
     make_room(t, s);
 
     begin_change(t, s);
-    bool known = shard_find(s, &key, 0) != NULL, added = !known && grow_slots(t->mem, s);
+    lt_cache_entry *known = shard_find(s, &key, 0);
+    if (known && replace) {
+        shard_remove(t, s, known);
+        known = NULL;
+    }
+    bool added = !known && grow_slots(t->mem, s);
     if (added) {
         put_slot(s->slots, s->mask, e);
         e->newer = NULL;
@@ -373,6 +378,16 @@ bool lt_cache_table_add(lt_cache_table *t, lt_cache_entry *e)
         atomic_fetch_sub(&t->bytes, bytes);
     }
     return known || added;
+}
+
+bool lt_cache_table_add(lt_cache_table *t, lt_cache_entry *e)
+{
+    return add(t, e, false);
+}
+
+bool lt_cache_table_replace(lt_cache_table *t, lt_cache_entry *e)
+{
+    return add(t, e, true);
 }
 
 /* ------------------------------------------------------------------ looking around */

@@ -68,6 +68,8 @@ bool lt_cache_table_find(lt_cache_table *table, const lt_cache_key *key, bool pr
 /* Adds a reference of the table's own unless the key is there already, after making room. false: no memory, or the entry is
  * larger than the budget. */
 bool lt_cache_table_add(lt_cache_table *table, lt_cache_entry *entry);
+/* As lt_cache_table_add, in the place of what has the same key. */
+bool lt_cache_table_replace(lt_cache_table *table, lt_cache_entry *entry);
 void lt_cache_table_clear(lt_cache_table *table);
 
 /* Calls fn for every entry, shard by shard, until it fails. The shard does not change meanwhile; it may be read. */

@@ -323,14 +323,20 @@ static bool cache_key(const embed_job *job, const lt_window *window, size_t memb
     return true;
 }
 
+/* The vector of a text of a window, from the cache. */
+static bool find_vector(const embed_job *job, const lt_window *window, size_t member, float *out)
+{
+    lt_cache_key key;
+    return cache_key(job, window, member, &key) &&
+           lt_cache_find(job->options.cache, &key, job->options.cache_unverified ? LT_CACHE_UNVERIFIED : 0, out, job->dim);
+}
+
 /* Text i has been added last. Takes it away again when its vector is in the cache. */
 static lattice_status look_up(const embed_job *job, text_window *texts, size_t i, lattice_error *err)
 {
     lt_window *window = &texts->window;
     size_t member = window->n - 1, length = lt_window_length(window, member);
-    lt_cache_key key;
-    if (cache_key(job, window, member, &key) &&
-        lt_cache_find(job->options.cache, &key, false, job->out + i * job->dim, job->dim)) {
+    if (find_vector(job, window, member, job->out + i * job->dim)) {
         if (job->usage && job->usage->text_tokens) job->usage->text_tokens[i] = (uint32_t)length;
         texts->n_found++;
         texts->found_tokens += length;
@@ -534,7 +540,7 @@ static lattice_status find_one(embed_job *job, bool *found, lattice_error *err)
     const lattice_ids *input = &job->inputs[0];
     LT_TRY(find_space(job, err));
     lt_cache_key key = lt_cache_key_of(job->space, input->ids, input->n);
-    *found = input->n <= job->max_length && lt_cache_find(job->options.cache, &key, true, job->out, job->dim);
+    *found = input->n <= job->max_length && lt_cache_find(job->options.cache, &key, LT_CACHE_MEMORY_ONLY, job->out, job->dim);
     if (!*found) return LATTICE_OK;
     if (job->usage) {
         job->usage->n_tokens = input->n;
@@ -653,10 +659,14 @@ lattice_status lt_embed_call_ids(lt_embed_call *call, const lattice_ids *inputs,
     return LATTICE_OK;
 }
 
+lt_hash128 lt_embed_call_space(const lt_embed_call *call)
+{
+    return call->job.space;
+}
+
 bool lt_embed_call_find(const lt_embed_call *call, const lt_window *window, size_t member, float *out)
 {
-    lt_cache_key key;
-    return cache_key(&call->job, window, member, &key) && lt_cache_find(call->job.options.cache, &key, false, out, call->job.dim);
+    return find_vector(&call->job, window, member, out);
 }
 
 void lt_embed_call_store(const lt_embed_call *call, const lt_window *window, size_t member, const float *vector)

@@ -26,6 +26,8 @@ lattice_status lt_embed_call_ids(lt_embed_call *call, const lattice_ids *inputs,
 /* Cuts and normalises a row of lt_embed_forward into out[dim]; false: a value is not finite. */
 bool lt_embed_call_finish(const lt_embed_call *call, const float *row, float *out);
 
+/* With options.cache: what its vectors are kept under. */
+lt_hash128 lt_embed_call_space(const lt_embed_call *call);
 /* With options.cache: the vector of a text of the window, when it is there, into out[dim]; and keeps a finished one. Any thread. */
 bool lt_embed_call_find(const lt_embed_call *call, const lt_window *window, size_t member, float *out);
 void lt_embed_call_store(const lt_embed_call *call, const lt_window *window, size_t member, const float *vector);

@@ -213,7 +213,7 @@ static bool find(lattice_cache *cache, uint32_t id, size_t dim)
     float vector[64] = { 0 };
     uint32_t ids[] = { 101, id, 102 };
     lt_cache_key key = lt_cache_key_of(space, ids, 3);
-    if (!lt_cache_find(cache, &key, false, vector, dim)) return false;
+    if (!lt_cache_find(cache, &key, 0, vector, dim)) return false;
     for (size_t i = 0; i < dim; i++) assert_true(vector[i] == (float)id);
     return true;
 }
