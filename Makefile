@@ -72,6 +72,7 @@ bench-rerank: all ## one query against 100 documents, against CrossEncoder (make
 	@.venv-bench/bin/python bench/rerank.py build/bge-base-classifier --out bench/results
 
 baseline: all model ## measure the baseline table of docs/DESIGN.md again and print what moved
+	@cmake --build build --target bench_cache
 	@$(PYTHON) scripts/baseline.py
 
 install: all ## header, libraries, pkg-config and CMake files, program, man page, completions: PREFIX=, DESTDIR=

@@ -85,6 +85,20 @@ def rerank_ratio():
     return min(ratio[0] for name, ratio in results("rerank.json")["ratios"].items() if name != "lattice")
 
 
+@functools.lru_cache(None)
+def cache():
+    lines = run(os.path.join(os.path.dirname(LATTICE), "bench_cache"), "--json", "10000").splitlines()
+    return {row["what"]: row for row in map(json.loads, lines)}
+
+
+def cache_hit():
+    return cache()["hit"]["p50_ns"]
+
+
+def cache_policies():
+    return cache()["hit rate"]["sieve"] / cache()["hit rate"]["flush"]
+
+
 def largest_difference():
     with open(os.path.join(ROOT, "tests", "fixtures", "real", "all-minilm-l6-v2.json")) as file:
         cases = json.load(file)["cases"]
@@ -117,6 +131,8 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "peers-least": peers_least,
     "texts-ratio": texts_ratio,
     "rerank-ratio": rerank_ratio,
+    "cache-hit": cache_hit,
+    "cache-policies": cache_policies,
     "largest-difference": largest_difference,
     "raw-casts": raw_casts,
 }
