@@ -10,7 +10,7 @@
 
 enum { SLAB_BYTES = 1 << 18, HUGE_BYTES = 2 << 20, MIN_CHUNK = 4 * SLAB_BYTES, MAX_CHUNK = 64 << 20 };
 /* Classes: multiples of 64 up to 1 KiB, then eight to each doubling. Larger blocks are the allocator's. */
-enum { FINE = 64, FINE_LIMIT = 1024, N_FINE = FINE_LIMIT / FINE, LARGEST = 32 << 10, N_CLASSES = N_FINE + 5 * 8 };
+enum { FINE = 64, FINE_LIMIT = 1024, N_FINE = FINE_LIMIT / FINE, LARGEST = 128 << 10, N_CLASSES = N_FINE + 7 * 8 };
 /* What the allocator is thought to add to a block of its own. */
 enum { ALLOCATOR_OVERHEAD = 32 };
 

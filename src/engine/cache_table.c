@@ -227,16 +227,17 @@ static void put_slot(slot *slots, size_t mask, lt_cache_entry *e)
 }
 
 /* Room for one more at three quarters full at most; false: no memory. */
-static bool grow_slots(const lattice_allocator *mem, shard *s)
+static bool grow_slots(lt_slab_pool *pool, shard *s)
 {
     size_t size = s->slots ? s->mask + 1 : 0;
     if (size && (s->n + 1) * 4 <= size * 3) return true;
     size_t larger = size ? size * 2 : MIN_SLOTS;
-    slot *slots = lt_alloc_zero(mem, larger * sizeof *slots);
+    slot *slots = lt_slab_alloc(pool, larger * sizeof *slots);
     if (!slots) return false;
+    memset(slots, 0, larger * sizeof *slots);
     for (size_t i = 0; i < size; i++)
         if (s->slots[i].entry) put_slot(slots, larger - 1, s->slots[i].entry);
-    lt_free(mem, s->slots);
+    if (size) lt_slab_release(pool, s->slots, size * sizeof *slots);
     s->slots = slots;
     s->mask = larger - 1;
     return true;
@@ -308,7 +309,7 @@ static void shard_clear(lt_cache_table *t, shard *s, bool evict)
     }
     atomic_fetch_sub(&t->entries, s->n);
     atomic_fetch_sub(&t->bytes, s->bytes);
-    lt_free(t->mem, s->slots);
+    if (s->slots) lt_slab_release(t->pool, s->slots, (s->mask + 1) * sizeof *s->slots);
     s->slots = NULL;
     s->mask = s->n = s->bytes = 0;
     s->newest = s->oldest = s->hand = NULL;
@@ -358,7 +359,7 @@ static bool add(lt_cache_table *t, lt_cache_entry *e, bool replace)
         shard_remove(t, s, known);
         known = NULL;
     }
-    bool added = !known && grow_slots(t->mem, s);
+    bool added = !known && grow_slots(t->pool, s);
     if (added) {
         put_slot(s->slots, s->mask, e);
         e->newer = NULL;
