@@ -32,6 +32,7 @@ typedef struct lt_memory_report {
 typedef struct lt_compile_options {
     size_t max_tokens; /* of one batch */
     size_t max_seqs;
+    bool half_rows;        /* states keep keys and values as halves, whatever the arithmetic but bfloat16, which keeps its own */
     bool no_packed_copies; /* least memory: whatever the backend would keep packed is packed whenever it is used */
 } lt_compile_options;
 

@@ -597,6 +597,125 @@ static void run_attention(const lt_kernels *set, const lt_attention *whole, size
     buffer_free(scratch);
 }
 
+/* Keys and values of rows [0, n) in blocks of 64, as a state has them: 64 of a step side by side, then the next step; and values
+ * row by row. What no row has written is NaN. */
+enum { MAX_BLOCKS = 8, BLOCK_OFFSET = 64 };
+
+typedef struct blocks {
+    unsigned char *at[MAX_BLOCKS];
+    size_t n, value_offset;
+} blocks;
+
+static blocks blocks_new(const lt_kernels *set, const lt_attention *a, lt_dtype type)
+{
+    const size_t d = a->head_dim, steps = type == LT_BF16 ? (d + 1) / 2 : d, step = type == LT_F16 ? 2 : 4;
+    const size_t size = type == LT_F32 ? 4 : 2;
+    blocks b = { .n = (a->n_keys + LT_BLOCK_ROWS - 1) / LT_BLOCK_ROWS,
+                 .value_offset = BLOCK_OFFSET + LT_BLOCK_ROWS * steps * step };
+    float *row = malloc((d + 1) * sizeof *row);
+    assert_true(b.n <= MAX_BLOCKS && row);
+    for (size_t i = 0; i < b.n; i++) {
+        b.at[i] = malloc(b.value_offset + LT_BLOCK_ROWS * d * size);
+        assert_non_null(b.at[i]);
+        memset(b.at[i], 0xff, b.value_offset + LT_BLOCK_ROWS * d * size);
+    }
+    for (size_t j = 0; j < a->n_keys; j++) {
+        unsigned char *at = b.at[j / LT_BLOCK_ROWS];
+        const size_t slot = j % LT_BLOCK_ROWS;
+        for (int kind = 0; kind < 2; kind++) {
+            const float *from = kind == 0 ? a->k + j * a->ldk : a->v + j * a->ldv;
+            if (type == LT_F32) memcpy(row, from, d * sizeof *row);
+            if (type == LT_F16) set->to_half(from, d, (uint16_t *)(void *)row);
+            if (type == LT_BF16) set->round_rows(from, d, 1, d, row, d);
+            if (kind == 1) memcpy(at + b.value_offset + slot * d * size, row, d * size);
+            for (size_t p = 0; kind == 0 && p < steps; p++)
+                memcpy(at + BLOCK_OFFSET + (p * LT_BLOCK_ROWS + slot) * step, (unsigned char *)row + p * step, step);
+        }
+    }
+    free(row);
+    return b;
+}
+
+static void blocks_free(blocks *b)
+{
+    for (size_t i = 0; i < b->n; i++) free(b->at[i]);
+}
+
+static void check_same_rows(const lt_kernels *set, const lt_attention *a, const lt_attention *b, const char *what)
+{
+    for (size_t i = 0; i < a->n_queries; i++) check_equal(a->out + i * a->ldo, b->out + i * b->ldo, a->head_dim, set->isa, what);
+}
+
+/* The bits that the same rows have in a batch, for many queries at once and for one after the other. */
+static void check_attention_rows(const lt_kernels *set, const lt_attention *batch, lt_dtype type)
+{
+    blocks b = blocks_new(set, batch, type);
+    lt_attention paged = *batch;
+    buffer out = buffer_new(batch->n_queries * batch->ldo, 3);
+    paged.k = paged.v = NULL;
+    paged.blocks = (const unsigned char *const *)b.at;
+    paged.k_offset = BLOCK_OFFSET;
+    paged.v_offset = b.value_offset;
+    paged.row_type = type;
+    paged.out = out.at;
+    run_attention(set, &paged, set->query_tile);
+    check_same_rows(set, &paged, batch, "keys and values in blocks");
+    run_attention(set, &paged, 1);
+    check_same_rows(set, &paged, batch, "queries one by one over blocks");
+    buffer_free(out);
+    /* Rows of q as heads that share keys and values: what each gets as a query of the same position. */
+    lt_attention one = paged;
+    const size_t heads = batch->n_queries < 7 ? batch->n_queries : 7;
+    buffer together = buffer_new(heads * batch->head_dim, 1), alone = buffer_new(batch->head_dim, 1);
+    one.first_position = batch->causal ? batch->first_position + batch->n_queries - 1 : 0;
+    one.n_queries = 1;
+    one.n_heads = heads;
+    one.head_stride = batch->ldq;
+    one.out_stride = batch->head_dim;
+    one.out = together.at;
+    run_attention(set, &one, 1);
+    buffer_check(together);
+    for (size_t i = 0; i < heads; i++) {
+        lt_attention single = one;
+        single.q = batch->q + i * batch->ldq;
+        single.n_heads = 1;
+        single.out = alone.at;
+        run_attention(set, &single, 1);
+        check_equal(together.at + i * batch->head_dim, alone.at, batch->head_dim, set->isa, "heads together");
+    }
+    buffer_free(together), buffer_free(alone);
+    blocks_free(&b);
+}
+
+/* a->out has the result of rows in a batch. */
+static void check_attention_blocks(const lt_kernels *set, const lt_attention *a)
+{
+    if (is_bf16(set)) {
+        check_attention_rows(set, a, LT_BF16);
+        return;
+    }
+    check_attention_rows(set, a, LT_F32);
+    /* Halves: a batch whose rows are rounded. */
+    const size_t d = a->head_dim;
+    lt_attention rounded = *a;
+    float *k = malloc(2 * a->n_keys * d * sizeof *k);
+    uint16_t *half = malloc(d * sizeof *half);
+    buffer out = buffer_new(a->n_queries * a->ldo, 0);
+    assert_true(k && half);
+    for (size_t j = 0; j < 2 * a->n_keys; j++) {
+        set->to_half(j < a->n_keys ? a->k + j * a->ldk : a->v + (j - a->n_keys) * a->ldv, d, half);
+        set->convert(k + j * d, half, LT_F16, d);
+    }
+    rounded.k = k;
+    rounded.v = k + a->n_keys * d;
+    rounded.ldk = rounded.ldv = d;
+    rounded.out = out.at;
+    run_attention(set, &rounded, set->query_tile);
+    check_attention_rows(set, &rounded, LT_F16);
+    buffer_free(out);
+    free(k), free(half);
+}
+
 static void check_attention_case(const lt_kernels *set, const attention_case *c)
 {
     const size_t d = c->head_dim, ld = 3 * d + c->gap, ldo = d + c->gap;
@@ -616,7 +735,8 @@ static void check_attention_case(const lt_kernels *set, const attention_case *c)
                        .head_dim = d,
                        .scale = c->spread / sqrtf((float)d),
                        .causal = c->causal,
-                       .first_position = c->first_position };
+                       .first_position = c->first_position,
+                       .n_heads = 1 };
     run_attention(set, &a, set->query_tile);
     double *want = malloc(c->n_queries * d * sizeof *want);
     assert_non_null(want);
@@ -636,42 +756,7 @@ static void check_attention_case(const lt_kernels *set, const attention_case *c)
         for (size_t i = 0; i < c->n_queries; i++)
             check_equal(again.at + i * ldo, out.at + i * ldo, d, set->isa, "query of another tile");
     }
-    /* Keys and values in blocks of 64 rows, as states have them: the same bits. */
-    enum { MAX_BLOCKS = 8, OFFSET = 5 };
-    const size_t n_blocks = (c->n_keys + LT_BLOCK_ROWS - 1) / LT_BLOCK_ROWS;
-    const float *blocks[MAX_BLOCKS];
-    buffer block[MAX_BLOCKS];
-    assert_true(n_blocks <= MAX_BLOCKS);
-    for (size_t b = 0; b < n_blocks; b++) {
-        const size_t rows_here = c->n_keys - b * LT_BLOCK_ROWS < LT_BLOCK_ROWS ? c->n_keys - b * LT_BLOCK_ROWS : LT_BLOCK_ROWS;
-        block[b] = buffer_new(OFFSET + 2 * rows_here * d, b % 4);
-        blocks[b] = block[b].at;
-        for (size_t j = 0; j < rows_here; j++) {
-            memcpy(block[b].at + OFFSET + j * d, a.k + (b * LT_BLOCK_ROWS + j) * ld, d * sizeof(float));
-            memcpy(block[b].at + OFFSET + (rows_here + j) * d, a.v + (b * LT_BLOCK_ROWS + j) * ld, d * sizeof(float));
-        }
-    }
-    /* All blocks have their values at one offset: those of the first, so that the last, shorter one is filled up. */
-    if (n_blocks > 1) {
-        const size_t rows_here = c->n_keys - (n_blocks - 1) * LT_BLOCK_ROWS;
-        buffer last = buffer_new(OFFSET + (LT_BLOCK_ROWS + rows_here) * d, 1);
-        memcpy(last.at + OFFSET, block[n_blocks - 1].at + OFFSET, rows_here * d * sizeof(float));
-        memcpy(last.at + OFFSET + LT_BLOCK_ROWS * d, block[n_blocks - 1].at + OFFSET + rows_here * d,
-               rows_here * d * sizeof(float));
-        buffer_free(block[n_blocks - 1]);
-        block[n_blocks - 1] = last;
-        blocks[n_blocks - 1] = last.at;
-    }
-    lt_attention paged = a;
-    paged.k = paged.v = NULL;
-    paged.blocks = blocks;
-    paged.k_offset = OFFSET;
-    paged.v_offset = OFFSET + (n_blocks > 1 ? LT_BLOCK_ROWS : c->n_keys) * d;
-    paged.ldk = paged.ldv = d;
-    run_attention(set, &paged, set->query_tile);
-    for (size_t i = 0; i < c->n_queries; i++)
-        check_equal(again.at + i * ldo, out.at + i * ldo, d, set->isa, "keys and values in blocks");
-    for (size_t b = 0; b < n_blocks; b++) buffer_free(block[b]);
+    check_attention_blocks(set, &a);
     if (c->causal) { /* keys past the last query's position change nothing */
         lt_attention shorter = a;
         shorter.n_keys = c->first_position + (c->n_queries + 1) / 2, shorter.n_queries = (c->n_queries + 1) / 2;
@@ -971,6 +1056,46 @@ static void convert_and_accumulate_read_every_stored_float_exactly(void **state)
     each_set(check_convert);
 }
 
+/* Every half comes back; what lies between two goes to the nearer, halfway to the even one; too large is infinite. */
+static void check_to_half(const lt_kernels *set)
+{
+    enum { LARGEST = 0x7bff };
+    uint16_t got[3 * 3 + 1];
+    for (uint32_t i = 0; i < LARGEST; i++) {
+        const uint16_t pair[2] = { (uint16_t)i, (uint16_t)(i + 1) };
+        float x[2], between[9];
+        set->convert(x, pair, LT_F16, 2);
+        const float middle = x[0] + (x[1] - x[0]) / 2; /* exact in a float */
+        for (size_t k = 0; k < 9; k += 3) {
+            between[k] = k == 0 ? x[0] : k == 3 ? nextafterf(middle, 0) : -middle;
+            between[k + 1] = middle;
+            between[k + 2] = nextafterf(middle, INFINITY);
+        }
+        const size_t n = 1 + i % 9;
+        got[n] = 0xabcd;
+        set->to_half(between, n, got);
+        assert_int_equal(got[n], 0xabcd);
+        const uint16_t even = pair[i % 2];
+        const uint16_t want[9] = { pair[0], even, pair[1], pair[0], even, pair[1], (uint16_t)(0x8000 | even), even, pair[1] };
+        for (size_t k = 0; k < n; k++)
+            if (got[k] != want[k]) fail_msg("%s: half of %.9g is %04x, not %04x", set->isa, (double)between[k], got[k], want[k]);
+    }
+    const float odd[6] = { 65519.99f, 65520, INFINITY, -INFINITY, NAN, -1e-30f };
+    set->to_half(odd, 6, got);
+    assert_int_equal(got[0], LARGEST);
+    assert_int_equal(got[1], 0x7c00);
+    assert_int_equal(got[2], 0x7c00);
+    assert_int_equal(got[3], 0xfc00);
+    assert_true((got[4] & 0x7c00) == 0x7c00 && (got[4] & 0x3ff) != 0);
+    assert_int_equal(got[5], 0x8000);
+}
+
+static void halves_round_to_nearest_even(void **state)
+{
+    (void)state;
+    each_set(check_to_half);
+}
+
 /* ---- recurrent layers ---- */
 
 static double sigmoid_reference(double x)
@@ -1018,8 +1143,9 @@ static void check_conv_case(const lt_kernels *set, const conv_case *c)
 
 static void check_conv(const lt_kernels *set)
 {
-    static const conv_case cases[] = { { 1, 1, 4, 0, false },   { 1, 192, 4, 0, true },  { 2, 37, 4, 3, false }, { 3, 16, 4, 1, true },
-                                       { 9, 100, 4, 1, false }, { 5, 7, 1, 2, false },   { 4, 33, 2, 0, true },  { 2, 65, 7, 1, false } };
+    static const conv_case cases[] = { { 1, 1, 4, 0, false }, { 1, 192, 4, 0, true },  { 2, 37, 4, 3, false },
+                                       { 3, 16, 4, 1, true }, { 9, 100, 4, 1, false }, { 5, 7, 1, 2, false },
+                                       { 4, 33, 2, 0, true }, { 2, 65, 7, 1, false } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_conv_case(set, &cases[i]);
 }
 
@@ -1036,8 +1162,17 @@ static void check_gates(const lt_kernels *set)
         const size_t d = dims[k], heads = 1 + k % 3, m = 1 + k % 4, ld = heads * d + k % 2;
         buffer x = buffer_random(m * ld, k % 3, 2), z = buffer_random(m * ld, 1, 4), gain = buffer_random(d, 0, 1);
         buffer y = buffer_new(m * ld - k % 2, k % 2), gated = buffer_new(heads * d, 1);
-        lt_gated_norm a = { .x = x.at, .z = z.at, .ldx = ld, .ldz = ld, .m = m, .n_heads = heads, .head_dim = d,
-                            .gain = gain.at, .eps = 1e-2f, .y = y.at, .ldy = ld };
+        lt_gated_norm a = { .x = x.at,
+                            .z = z.at,
+                            .ldx = ld,
+                            .ldz = ld,
+                            .m = m,
+                            .n_heads = heads,
+                            .head_dim = d,
+                            .gain = gain.at,
+                            .eps = 1e-2f,
+                            .y = y.at,
+                            .ldy = ld };
         set->gated_norm(&a);
         set->gate(x.at, z.at, heads * d, gated.at);
         for (size_t i = 0; i < m * ld - k % 2; i++) {
@@ -1069,10 +1204,10 @@ typedef struct delta_case {
     size_t dk, dv, ld, ldg;
     buffer rows, gates, state;
     float rate, dt_bias;
-    double *o;       /* [DELTA_ROWS][dv] */
-    double *s;       /* [dk][dv] after `upto` rows */
-    double largest;  /* of o */
-    double scale;    /* the largest that S ever was: what is left of it after cancellation is as exact as that */
+    double *o;      /* [DELTA_ROWS][dv] */
+    double *s;      /* [dk][dv] after `upto` rows */
+    double largest; /* of o */
+    double scale;   /* the largest that S ever was: what is left of it after cancellation is as exact as that */
     bool fresh;
 } delta_case;
 
@@ -1101,7 +1236,8 @@ static void delta_reference(delta_case *c, size_t upto)
     }
 }
 
-static void check_delta_rows(const lt_kernels *set, const delta_case *c, size_t m, size_t first, lt_delta_form form, size_t offset)
+static void check_delta_rows(const lt_kernels *set, const delta_case *c, size_t m, size_t first, lt_delta_form form,
+                             size_t offset)
 {
     const size_t dk = c->dk, dv = c->dv, ldo = dv + offset;
     buffer o = buffer_new(m * ldo - offset, offset), next = buffer_new(dk * dv, offset);
@@ -1143,7 +1279,9 @@ static void check_delta(const lt_kernels *set)
 {
     static const size_t dims[][2] = { { 16, 32 }, { 1, 1 }, { 33, 37 }, { 40, 16 } };
     for (size_t k = 0; k < 4; k++) {
-        delta_case c = { .dk = dims[k][0], .dv = dims[k][1], .ldg = 3, .rate = k == 2 ? 40 : 0.3f, .dt_bias = 0.2f, .fresh = k == 1 };
+        delta_case c = {
+            .dk = dims[k][0], .dv = dims[k][1], .ldg = 3, .rate = k == 2 ? 40 : 0.3f, .dt_bias = 0.2f, .fresh = k == 1
+        };
         c.ld = 2 * c.dk + c.dv + k;
         c.rows = buffer_random(DELTA_ROWS * c.ld, k, 1);
         c.gates = buffer_random(DELTA_ROWS * c.ldg, 0, 3);
@@ -1172,11 +1310,25 @@ static void delta_rule_by_tokens_and_by_chunks_follows_its_formula(void **state)
 static void check_delta_pieces(const lt_kernels *set)
 {
     enum { M = 200, DK = 16, DV = 24, LD = 2 * DK + DV };
-    buffer rows = buffer_random(M * LD, 0, 1), gates = buffer_random(M * 2, 0, 2), scratch = buffer_new(set->delta_scratch(DK), 0);
+    buffer rows = buffer_random(M * LD, 0, 1), gates = buffer_random(M * 2, 0, 2),
+           scratch = buffer_new(set->delta_scratch(DK), 0);
     buffer o[2] = { buffer_new(M * DV, 0), buffer_new(M * DV, 0) }, next[2] = { buffer_new(DK * DV, 0), buffer_new(DK * DV, 0) };
     static const size_t cuts[] = { 0, 64, 192, M };
-    lt_delta a = { .q = rows.at, .k = rows.at + DK, .v = rows.at + 2 * DK, .ld = LD, .b = gates.at, .a = gates.at + 1, .ldg = 2,
-                   .rate = 0.2f, .m = M, .dk = DK, .dv = DV, .next = next[0].at, .o = o[0].at, .ldo = DV, .scratch = scratch.at };
+    lt_delta a = { .q = rows.at,
+                   .k = rows.at + DK,
+                   .v = rows.at + 2 * DK,
+                   .ld = LD,
+                   .b = gates.at,
+                   .a = gates.at + 1,
+                   .ldg = 2,
+                   .rate = 0.2f,
+                   .m = M,
+                   .dk = DK,
+                   .dv = DV,
+                   .next = next[0].at,
+                   .o = o[0].at,
+                   .ldo = DV,
+                   .scratch = scratch.at };
     set->delta(&a);
     for (size_t i = 0; i < 3; i++) { /* in place, S in, S out */
         lt_delta piece = a;
@@ -1291,6 +1443,7 @@ int main(void)
         cmocka_unit_test(few_rows_times_stored_rows_have_the_bits_of_panels),
         cmocka_unit_test(attention_is_softmax_of_scores_times_values_whatever_the_tile),
         cmocka_unit_test(attention_carries_nan_only_to_queries_that_see_it),
+        cmocka_unit_test(halves_round_to_nearest_even),
         cmocka_unit_test(norm_is_layer_norm_with_bias_and_rms_norm_without),
         cmocka_unit_test(norm_rope_normalises_each_head_and_rotates_half_split_pairs),
         cmocka_unit_test(activations_follow_their_formulas_and_keep_nan),

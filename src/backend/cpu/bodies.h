@@ -354,6 +354,17 @@ static void accumulate(float *dst, const void *src, lt_dtype dtype, size_t n)
     }
 }
 
+static void to_half(const float *x, size_t n, uint16_t *out)
+{
+    size_t i = 0;
+    for (; i + LT_VL <= n; i += LT_VL) v_store_f16(out + i, v_load(x + i));
+    if (i < n) {
+        uint16_t rest[LT_VL];
+        v_store_f16(rest, v_load_n(x + i, n - i));
+        memcpy(out + i, rest, (n - i) * sizeof *out);
+    }
+}
+
 /* ---- pooling: a column at a time down the rows, four vectors of columns together ---- */
 
 typedef enum pooling { POOL_SUM, POOL_WEIGHTED, POOL_MAX } pooling;

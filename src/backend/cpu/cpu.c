@@ -347,10 +347,21 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
     return reserve_memory(p, err);
 }
 
-/* auto is float32 for 16-bit weights, too, until bfloat16 is measured to be faster on a CPU (docs/DESIGN.md has what was seen). */
+/* auto is float32 for 16-bit weights, too, until bfloat16 is measured to be faster on a CPU (docs/DESIGN.md has what was seen).
+ */
 static const lt_kernels *choose_arithmetic(const lt_cpu_backend *cpu)
 {
     return cpu->compute == LATTICE_COMPUTE_BF16 ? cpu->kernels->bf16 : cpu->kernels;
+}
+
+/* What states keep keys and values as. bfloat16 goes with products of it, which take them as they are. */
+static lt_dtype row_type(const lt_program *p, const lt_compile_options *options)
+{
+    switch (p->kernels->compute) {
+    case LATTICE_COMPUTE_BF16: return LT_BF16;
+    case LATTICE_COMPUTE_INT8: return LT_F16;
+    default: return options->half_rows ? LT_F16 : LT_F32;
+    }
 }
 
 static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt_compile_options *options, lt_program **program,
@@ -373,6 +384,7 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     p->runtime = cpu->runtime;
     p->kernels = choose_arithmetic(cpu);
     p->plan = plan;
+    p->row_type = row_type(p, options);
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;
     p->n_threads = lt_pool_threads(cpu->runtime->pool);

@@ -108,12 +108,13 @@ struct lt_program {
     const lt_op *rotary_op; /* the first that rotates, or NULL: no tables. All have the same angles. */
     size_t rotary_filled;   /* positions */
 
-    /* States: floats of a block, and where in it an attention has its K rows, [n_kv_heads][64][head_dim], and then V; floats of
-     * a memory, and where in it a convolution has its last inputs, [taps - 1][width], and a delta rule its S of every head,
-     * [n_heads][head_dim][value_dim]. */
+    /* States: the type of K and V rows (attention.h has their layout); bytes of a block, and where in it an attention has its K
+     * rows, head by head, and then V; floats of a memory, and where in it a convolution has its last inputs, [taps - 1][width],
+     * and a delta rule its S of every head, [n_heads][head_dim][value_dim]. */
     bool admits_states;
-    size_t block_floats, memory_floats;
-    size_t *block_offset; /* [plan->n_ops] */
+    lt_dtype row_type;
+    size_t block_bytes, memory_floats;
+    size_t *block_offset; /* [plan->n_ops] bytes of a block, or floats of a memory */
     float *zeros;         /* what is before the first row of a convolution's input */
 
     /* The run in progress, under the lock. */
@@ -142,7 +143,7 @@ struct lt_state {
     size_t length;  /* rows committed */
     size_t pending; /* rows of the last run, behind them */
     bool running;   /* a run has it: found when a batch names it twice */
-    float **blocks; /* [n_blocks], for the committed and the reserved rows */
+    unsigned char **blocks; /* [n_blocks], for the committed and the reserved rows */
     size_t n_blocks, capacity;
     /* What recurrent operations remember: of the committed rows, counted as blocks are, NULL before the first; and what the run
      * writes, of this state alone, which the commit puts in its place. */
@@ -150,6 +151,17 @@ struct lt_state {
 };
 
 extern const lt_state_ops lt_cpu_state_ops;
+
+/* Bytes of the K rows of one head in a block, and of its V rows. */
+static inline size_t lt_cpu_key_bytes(const lt_program *program, const lt_op *op)
+{
+    const bool pairs = program->row_type == LT_BF16;
+    return LT_BLOCK_ROWS * (pairs ? (op->head_dim + 1) / 2 * 4 : op->head_dim * lt_dtype_size(program->row_type));
+}
+static inline size_t lt_cpu_value_bytes(const lt_program *program, const lt_op *op)
+{
+    return LT_BLOCK_ROWS * op->head_dim * lt_dtype_size(program->row_type);
+}
 
 /* Where the K and V rows of every attention lie in a block. */
 lattice_status lt_cpu_place_states(lt_program *program, lattice_error *err);

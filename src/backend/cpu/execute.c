@@ -422,28 +422,66 @@ static size_t query_tiles(const run *r, size_t length)
     return lt_ceil_div(length, r->kernels->query_tile);
 }
 
+/* x as values of the states' type: n of them, and a zero behind an odd number of bfloat16. */
+static const void *narrow(const run *r, const float *x, size_t n, float *scratch)
+{
+    switch (r->program->row_type) {
+    case LT_F16: r->kernels->to_half(x, n, (uint16_t *)(void *)scratch); return scratch;
+    case LT_BF16: r->kernels->round_rows(x, n, 1, n, scratch, n); return scratch;
+    default: return x;
+    }
+}
+
+/* Key number `slot` of a block, step by step. */
+static void put_key(lt_dtype type, const void *key, size_t d, size_t slot, unsigned char *to)
+{
+    if (type == LT_F16) {
+        const uint16_t *from = key;
+        uint16_t *at = (uint16_t *)(void *)to + slot;
+        for (size_t p = 0; p < d; p++) at[p * LT_BLOCK_ROWS] = from[p];
+    } else {
+        const uint32_t *from = key; /* floats or pairs */
+        uint32_t *at = (uint32_t *)(void *)to + slot;
+        for (size_t p = 0; p < (type == LT_BF16 ? (d + 1) / 2 : d); p++) at[p * LT_BLOCK_ROWS] = from[p];
+    }
+}
+
 /* Copies the K and V rows of this thread's share of the batch into the states. */
 static void append_rows(const run *r, const lt_op *op, size_t block_offset, size_t thread, size_t n_threads)
 {
     const lt_batch *batch = r->batch;
-    size_t d = op->head_dim, plane = op->n_kv_heads * LT_BLOCK_ROWS * d;
+    const lt_dtype type = r->program->row_type;
+    const size_t d = op->head_dim, keys = lt_cpu_key_bytes(r->program, op), values = lt_cpu_value_bytes(r->program, op);
     size_t begin = batch->n_tokens * thread / n_threads, end = batch->n_tokens * (thread + 1) / n_threads, seq = 0;
+    float *scratch = attention_scratch(r, (int)thread);
     frame none = { 0 };
     for (size_t row = begin; row < end; row++) {
         while (batch->seq_starts[seq + 1] <= row) seq++;
-        size_t at = batch->past_lens[seq] + (row - batch->seq_starts[seq]);
-        float *to = batch->states[seq]->blocks[at / LT_BLOCK_ROWS] + block_offset + at % LT_BLOCK_ROWS * d;
-        for (size_t i = 0; i < 2; i++, to += plane) {
-            const lt_operand *in = &op->in[1 + i];
-            const float *from = view_of(r, &none, in->value, row).data + in->column;
-            for (size_t head = 0; head < op->n_kv_heads; head++)
-                memcpy(to + head * LT_BLOCK_ROWS * d, from + head * in->head_stride, d * sizeof(float));
-        }
+        const size_t at = batch->past_lens[seq] + (row - batch->seq_starts[seq]), slot = at % LT_BLOCK_ROWS;
+        unsigned char *to = batch->states[seq]->blocks[at / LT_BLOCK_ROWS] + block_offset;
+        const float *k = view_of(r, &none, op->in[1].value, row).data + op->in[1].column;
+        const float *v = view_of(r, &none, op->in[2].value, row).data + op->in[2].column;
+        for (size_t head = 0; head < op->n_kv_heads; head++, to += keys)
+            put_key(type, narrow(r, k + head * op->in[1].head_stride, d, scratch), d, slot, to);
+        to += slot * (values / LT_BLOCK_ROWS);
+        for (size_t head = 0; head < op->n_kv_heads; head++, to += values)
+            memcpy(to, narrow(r, v + head * op->in[2].head_stride, d, scratch), values / LT_BLOCK_ROWS);
     }
 }
 
-/* One head's tile of queries of one sequence. */
-static void attend(const run *r, const lt_op *op, size_t block_offset, size_t seq, size_t head, size_t tile, float *scratch)
+/* Query heads that one item of a single query takes together: those of a key/value head, if that leaves an item for every
+ * thread. No result depends on it. */
+static size_t heads_together(const run *r, const lt_op *op, size_t n_threads)
+{
+    const size_t group = op->n_heads / op->n_kv_heads;
+    size_t n = group < r->kernels->query_tile ? group : r->kernels->query_tile;
+    while (n > 1 && (group % n != 0 || op->n_kv_heads * r->batch->n_seqs * (group / n) < n_threads)) n--;
+    return n;
+}
+
+/* One head's tile of queries of one sequence; of a single query that goes on from a state, `together` heads from this one on. */
+static void attend(const run *r, const lt_op *op, size_t block_offset, size_t seq, size_t head, size_t tile, size_t together,
+                   float *scratch)
 {
     size_t start = r->batch->seq_starts[seq], length = r->batch->seq_starts[seq + 1] - start;
     size_t past = r->batch->states ? r->batch->past_lens[seq] : 0;
@@ -464,13 +502,17 @@ static void attend(const run *r, const lt_op *op, size_t block_offset, size_t se
         .scale = op->scale,
         .causal = op->causal,
         .first_position = past + first,
+        .n_heads = together,
+        .head_stride = in[0].head_stride,
+        .out_stride = op->out[0] == in[0].value ? in[0].head_stride : op->head_dim,
         .scratch = scratch,
     };
     if (r->batch->states) {
-        args.blocks = (const float *const *)r->batch->states[seq]->blocks;
-        args.k_offset = block_offset + kv_head * LT_BLOCK_ROWS * op->head_dim;
-        args.v_offset = args.k_offset + op->n_kv_heads * LT_BLOCK_ROWS * op->head_dim;
-        args.ldk = args.ldv = op->head_dim;
+        const size_t keys = lt_cpu_key_bytes(r->program, op), values = lt_cpu_value_bytes(r->program, op);
+        args.blocks = (const unsigned char *const *)r->batch->states[seq]->blocks;
+        args.k_offset = block_offset + kv_head * keys;
+        args.v_offset = block_offset + op->n_kv_heads * keys + kv_head * values;
+        args.row_type = r->program->row_type;
     } else {
         view k = view_of(r, &none, in[1].value, start), v = view_of(r, &none, in[2].value, start);
         args.k = k.data + in[1].column + kv_head * in[1].head_stride;
@@ -491,14 +533,17 @@ static void run_attention(run *r, const lt_op *op, atomic_size_t *counter, int t
     size_t total = first_tile[r->batch->n_seqs] * op->n_heads;
     size_t chunk = total / (n_threads * 16) + 1, begin, end;
     if (chunk > op->n_heads) chunk = op->n_heads;
+    const size_t most = r->batch->states ? heads_together(r, op, n_threads) : 1;
     size_t seq = 0; /* items come in ascending order, so the search goes on from the last one */
     while (take(counter, chunk, total, &begin, &end)) {
         for (size_t item = begin; item < end; item++) {
             while (first_tile[seq + 1] * op->n_heads <= item) seq++;
             size_t tiles = first_tile[seq + 1] - first_tile[seq], local = item - first_tile[seq] * op->n_heads;
             size_t head = local / tiles, tile = local % tiles;
+            size_t together = r->batch->seq_starts[seq + 1] - r->batch->seq_starts[seq] == 1 ? most : 1;
+            if (head % together != 0) continue;
             if (op->causal) tile = tiles - 1 - tile; /* the most keys first */
-            attend(r, op, block_offset, seq, head, tile, attention_scratch(r, thread));
+            attend(r, op, block_offset, seq, head, tile, together, attention_scratch(r, thread));
         }
     }
 }

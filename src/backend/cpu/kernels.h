@@ -51,16 +51,21 @@ typedef struct lt_linear {
 typedef struct lt_attention {
     const float *q, *k, *v; /* first query of the tile; key and value 0; this head's columns */
     size_t ldq, ldk, ldv;
-    /* Keys and values of a state, in blocks of LT_BLOCK_ROWS: row j is row j % 64 of blocks[j / 64], its keys k_offset floats
-     * past the block's beginning, its values v_offset. NULL: the two matrices k and v, which are not read else. */
-    const float *const *blocks;
+    /* Keys and values of a state, in blocks of LT_BLOCK_ROWS, each with this head's keys at k_offset bytes and its values at
+     * v_offset. Of type F32 or, in bfloat16, BF16 (F16 in any other arithmetic). Keys are [step][LT_BLOCK_ROWS], a step being a
+     * dimension or, in bfloat16, a pair of them; values [LT_BLOCK_ROWS][head_dim]. NULL: the two matrices k and v, which are not
+     * read else. */
+    const unsigned char *const *blocks;
     size_t k_offset, v_offset;
+    lt_dtype row_type;
     float *out;
     size_t ldo;
     size_t n_queries, n_keys, head_dim;
     float scale;
     bool causal;
     size_t first_position;
+    /* Of one query and blocks alone: heads, query_tile at most, that share keys and values; head i is i strides further. */
+    size_t n_heads, head_stride, out_stride;
     float *scratch; /* attention_scratch(head_dim) floats, 64-byte aligned */
 } lt_attention;
 
@@ -160,6 +165,8 @@ typedef struct lt_gated_norm {
     /* dst[i] = float(src[i]) and dst[i] += float(src[i]); dtype F32, F16, BF16; src may be unaligned */                         \
     X(void, convert, (float *dst, const void *src, lt_dtype dtype, size_t n))                                                    \
     X(void, accumulate, (float *dst, const void *src, lt_dtype dtype, size_t n))                                                 \
+    /* out[i] = half(x[i]), to nearest even */                                                                                   \
+    X(void, to_half, (const float *x, size_t n, uint16_t *out))                                                                  \
     /* Over rows [0, m) of x[m, n]: out[j] = scale · Σ_i x[i, j] in row order;                                                 \
      * weighted: scale · Σ_i (first + i + 1) x[i, j]; max: NaN where a NaN is. */                                              \
     X(void, pool_sum, (const float *x, size_t ldx, size_t m, size_t n, float scale, float *out))                                 \

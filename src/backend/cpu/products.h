@@ -1,4 +1,4 @@
-/* linear and attention over one micro-kernel, for every set.
+/* linear over a micro-kernel, for every set, and the tables.
  *
  * The micro-kernel multiplies R <= LT_MR rows of activations, which lie as they are and are broadcast from memory, with a panel
  * of LT_NR columns: R × LT_NV accumulators in registers, k ascending, one accumulator an output. Fewer rows take the same steps
@@ -6,8 +6,7 @@
  * broadcast is part of the multiply-add: it balances the front end against the load ports, and changes no result.
  *
  * linear takes a panel through all its rows while the panel is in L2 (or, narrow, in L1); meanwhile the next panel is fetched.
- * attention is the same product twice a block of LT_KEYS keys: K transposed into panels, V copied into panels (its rows are
- * often a multiple of 4096 bytes apart, which would put all of them into a few cache sets), with the softmax between them online.
+ * attention, in its own file, is the same product twice.
  *
  * Sets that multiply bfloat16 have all of it a second time, over pairs: two neighbours of k, rounded, lie in one lane, and a step
  * takes both. Accumulators, softmax and everything behind stay float32. `pairs` is a constant wherever it is a parameter.
@@ -251,206 +250,7 @@ static void linear(const lt_linear *a)
 
 #include "backend/cpu/few.h"
 
-/* ---- attention ---- */
-
-LT_VECTOR size_t round_up(size_t n, size_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
-/* Panels of keys [d][nr] · panels of values [LT_KEYS][nr] · weights [mr][LT_KEYS] · sums of values [queries][width] · sums of
- * weights [queries][vl] · largest score [queries]; with pairs, half the keys and values, and a tile of queries [mr][d / 2]. */
-LT_VECTOR size_t attention_floats(size_t head_dim, bool pairs)
-{
-    const size_t width = round_up(head_dim, LT_NR), steps = pairs ? (head_dim + 1) / 2 : head_dim;
-    const size_t inputs = LT_KEYS * steps + (pairs ? LT_KEYS / 2 * width + LT_MR * steps : LT_KEYS * width);
-    return inputs + LT_MR * LT_KEYS + LT_QUERIES * (width + LT_VL) + LT_QUERIES;
-}
-
-static size_t attention_scratch(size_t head_dim)
-{
-    return attention_floats(head_dim, false);
-}
-
-/* The largest of n floats, or -infinity; NaNs are passed over. */
-LT_VECTOR float row_max(const float *s, size_t n)
-{
-    const vf least = v_set1(-INFINITY);
-    vf m[2] = { least, least };
-    size_t j = 0;
-    for (; j + 2 * LT_VL <= n; j += 2 * LT_VL) {
-        m[0] = v_max(v_load(s + j), m[0]);
-        m[1] = v_max(v_load(s + j + LT_VL), m[1]);
-    }
-    for (; j + LT_VL <= n; j += LT_VL) m[0] = v_max(v_load(s + j), m[0]);
-    if (j < n) m[1] = v_max(v_keep_n(v_load_n(s + j, n - j), n - j, least), m[1]);
-    return v_max_across(v_max(m[0], m[1]));
-}
-
-/* A tile's scores s [rows][LT_KEYS] of one block of keys become weights 2^(factor (s - max)), in place; row i sees the first
- * visible[i] keys, and the weights from there to n are zero. `max` [rows] is the largest score of the blocks so far, `total`
- * [rows][LT_VL] the sums of the weights: lane by lane down the keys, so that their order depends on the keys' positions alone.
- * Where the largest grows, total and the sums of values so far, o [rows][width], are scaled down; else they stay untouched. */
-static void softmax_tile(float *s, size_t rows, const size_t *visible, size_t n, float factor, float *max, float *total, float *o,
-                         size_t width)
-{
-    float scale[LT_MR];
-    for (size_t i = 0; i < rows; i++) {
-        const float before = max[i], largest = row_max(s + i * LT_KEYS, visible[i]);
-        scale[i] = 1;
-        if (largest > before) {
-            max[i] = largest;
-            scale[i] = before > -INFINITY ? factor * before - factor * largest : 1;
-        }
-    }
-    for (size_t i = 0; i < rows; i++) {
-        float *row = s + i * LT_KEYS;
-        const vf f = v_set1(factor), shift = v_set1(-(factor * max[i]));
-        vf sum = v_load(total + i * LT_VL);
-        if (scale[i] < 0) {
-            const vf down = v_exp2_weight(v_set1(scale[i]));
-            sum = v_mul(sum, down);
-            for (size_t j = 0; j < width; j += LT_VL) v_store(o + i * width + j, v_mul(v_load(o + i * width + j), down));
-        }
-        size_t j = 0;
-        for (; j + LT_VL <= visible[i]; j += LT_VL) {
-            vf e = v_exp2_weight(v_fma(v_load(row + j), f, shift));
-            v_store(row + j, e);
-            sum = v_add(sum, e);
-        }
-        if (j < visible[i]) {
-            const size_t rest = visible[i] - j;
-            vf e = v_keep_n(v_exp2_weight(v_fma(v_load_n(row + j, rest), f, shift)), rest, v_zero());
-            v_store(row + j, e); /* LT_KEYS is a multiple of LT_VL */
-            sum = v_add(sum, e);
-            j += LT_VL;
-        }
-        for (; j < n; j += LT_VL) v_store(row + j, v_zero());
-        v_store(total + i * LT_VL, sum);
-    }
-}
-
-LT_VECTOR const float *key_at(const lt_attention *a, size_t row)
-{
-    if (!a->blocks) return a->k + row * a->ldk;
-    return a->blocks[row / LT_BLOCK_ROWS] + a->k_offset + row % LT_BLOCK_ROWS * a->ldk;
-}
-
-LT_VECTOR const float *value_at(const lt_attention *a, size_t row)
-{
-    if (!a->blocks) return a->v + row * a->ldv;
-    return a->blocks[row / LT_BLOCK_ROWS] + a->v_offset + row % LT_BLOCK_ROWS * a->ldv;
-}
-
-/* A panel of keys `row` to row + n, row a multiple of LT_VL. So many rows lie in one block whenever they are packed at once. */
-LT_VECTOR void pack_keys(const lt_attention *a, size_t row, size_t n, float *panel, bool pairs)
-{
-    const size_t steps = pairs ? (a->head_dim + 1) / 2 : a->head_dim, row_bytes = a->ldk * sizeof(float);
-    for (size_t g = 0; g < LT_NR; g += LT_VL) {
-        const size_t rows = g < n ? min_size(LT_VL, n - g) : 0;
-        if (!rows) {
-            for (size_t p = 0; p < steps; p++) v_store(panel + p * LT_NR + g, v_zero());
-        } else if (pairs) {
-            pack_row_pairs((const unsigned char *)key_at(a, row + g), LT_F32, row_bytes, rows, a->head_dim, panel + g);
-        } else {
-            pack_rows((const unsigned char *)key_at(a, row + g), LT_F32, row_bytes, rows, a->head_dim, panel + g);
-        }
-    }
-}
-
-/* Columns [column, column + LT_NR) of values `row` to row + n as a panel: rows as they are or, with pairs, two and two. */
-LT_VECTOR void pack_values(const lt_attention *a, size_t row, size_t n, size_t column, float *panel, bool pairs)
-{
-    const size_t cols = min_size(LT_NR, a->head_dim - column);
-    for (size_t j = 0; j < n; j += pairs ? 2 : 1, panel += LT_NR) {
-        const float *v = value_at(a, row + j) + column, *next = pairs && j + 1 < n ? value_at(a, row + j + 1) + column : NULL;
-        LT_UNROLL
-        for (size_t i = 0; i < LT_NR; i += LT_VL) {
-            vf x = i + LT_VL <= cols ? v_load(v + i) : i < cols ? v_load_n(v + i, cols - i) : v_zero();
-            if (pairs) {
-                vf y = !next || i >= cols ? v_zero() : i + LT_VL <= cols ? v_load(next + i) : v_load_n(next + i, cols - i);
-                x = v_zip(x, y);
-            }
-            v_store(panel + i, x);
-        }
-    }
-}
-
-/* A step of k is a dimension of the head, then a key; with pairs, two. */
-LT_VECTOR void attend(const lt_attention *a, tile_fn *const *by_rows, bool pairs)
-{
-    const size_t d = a->head_dim, width = round_up(d, LT_NR), group = pairs ? 2 : 1, steps = (d + group - 1) / group;
-    float *keys = a->scratch, *values = keys + LT_KEYS * steps, *s = values + LT_KEYS / group * width;
-    float *sums = s + LT_MR * LT_KEYS, *total = sums + LT_QUERIES * width, *max = total + LT_QUERIES * LT_VL;
-    float *rounded = max + LT_QUERIES; /* queries of a tile, as pairs */
-    const float factor = a->scale * 1.44269504f;
-    /* Keys that the last query sees. */
-    const size_t n_keys = a->causal ? min_size(a->n_keys, a->first_position + a->n_queries) : a->n_keys;
-    for (size_t i = 0; i < a->n_queries; i++) {
-        max[i] = -INFINITY;
-        v_store(total + i * LT_VL, v_zero());
-    }
-
-    for (size_t begin = 0; begin < n_keys; begin += LT_KEYS) {
-        const size_t n = min_size(LT_KEYS, n_keys - begin);
-        for (size_t j = 0; j < n; j += LT_NR) {
-            pack_keys(a, begin + j, min_size(LT_NR, n - j), keys + j * steps, pairs);
-        }
-        for (size_t c = 0; c < width; c += LT_NR) pack_values(a, begin, n, c, values + c * (LT_KEYS / group), pairs);
-        for (size_t row = 0; row < a->n_queries; row += LT_MR) {
-            const size_t rows = min_size(LT_MR, a->n_queries - row);
-            size_t seen = n, visible[LT_MR]; /* keys of this block that the tile's last query sees; that each sees */
-            if (a->causal) {
-                const size_t end = a->first_position + row + 1; /* the first query sees keys [0, end) */
-                if (end + rows - 1 <= begin) continue;
-                seen = min_size(n, end + rows - 1 - begin);
-                for (size_t i = 0; i < rows; i++) visible[i] = end + i <= begin ? 0 : min_size(seen, end + i - begin);
-            } else {
-                for (size_t i = 0; i < rows; i++) visible[i] = n;
-            }
-            const float *q = a->q + row * a->ldq;
-            size_t ldq = a->ldq;
-            if (pairs) {
-                for (size_t i = 0; i < rows; i++) round_row(q + i * ldq, d, rounded + i * steps);
-                q = rounded;
-                ldq = steps;
-            }
-            for (size_t j = 0; j < seen; j += LT_NR) {
-                const tile_args t = { .k = steps, .x = q, .ldx = ldq, .b = keys + j * steps, .c = s + j, .ldc = LT_KEYS };
-                by_rows[rows](&t);
-            }
-            const size_t used = round_up(seen, group); /* a pair's second key may be one that nobody sees: weight 0 */
-            softmax_tile(s, rows, visible, used, factor, max + row, total + row * LT_VL, sums + row * width, width);
-            if (pairs) {
-                for (size_t i = 0; i < rows; i++) round_row(s + i * LT_KEYS, used, s + i * LT_KEYS);
-            }
-            for (size_t c = 0; c < width; c += LT_NR) {
-                const tile_args t = { .k = used / group,
-                                      .x = s,
-                                      .ldx = LT_KEYS,
-                                      .b = values + c * (LT_KEYS / group),
-                                      .c = sums + row * width + c,
-                                      .ldc = width,
-                                      .add = begin > 0 };
-                by_rows[rows](&t);
-            }
-        }
-    }
-    for (size_t i = 0; i < a->n_queries; i++) {
-        const vf inverse = v_set1(1.0f / v_sum(v_load(total + i * LT_VL)));
-        const float *o = sums + i * width;
-        float *out = a->out + i * a->ldo;
-        size_t j = 0;
-        for (; j + LT_VL <= d; j += LT_VL) v_store(out + j, v_mul(v_load(o + j), inverse));
-        if (j < d) v_store_n(out + j, v_mul(v_load(o + j), inverse), d - j);
-    }
-}
-
-static void attention(const lt_attention *a)
-{
-    attend(a, tiles, false);
-}
-
+#include "backend/cpu/attention.h"
 #include "backend/cpu/recurrent.h"
 
 /* What is the same in every arithmetic: what layers remember is computed in float32. */
@@ -458,7 +258,8 @@ static void attention(const lt_attention *a)
     .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES, .norm = norm,                    \
     .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,            \
     .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read,                      \
-    .delta_scratch = delta_scratch_floats, .delta = delta, .conv = conv, .gated_norm = gated_norm, .gate = gate
+    .delta_scratch = delta_scratch_floats, .delta = delta, .conv = conv, .gated_norm = gated_norm, .gate = gate,                 \
+    .to_half = to_half
 
 #ifdef LT_HAS_PAIRS
 static void linear_pairs(const lt_linear *a)
@@ -469,11 +270,6 @@ static void linear_pairs(const lt_linear *a)
 static size_t attention_scratch_pairs(size_t head_dim)
 {
     return attention_floats(head_dim, true);
-}
-
-static void attention_pairs(const lt_attention *a)
-{
-    attend(a, pair_tiles, true);
 }
 
 static const lt_kernels bf16_kernels = {

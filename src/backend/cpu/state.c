@@ -1,8 +1,8 @@
 /* States on the CPU: tables of blocks, each counted, and the memory of recurrent operations, which is counted too.
  *
- * A block is one allocation: a cache line for the header, then for every attention of the body its K rows, [n_kv_heads][64][hd],
- * and its V rows, so that the rows that a head reads lie side by side. Only the last block of a state can be shared and partly
- * filled; reserve copies it before rows are written there. */
+ * A block is one allocation: a cache line for the header, then for every attention of the body the K rows of every head, then the
+ * V rows, so that what a head reads lies side by side. Only the last block of a state can be shared and partly filled; reserve
+ * copies it before rows are written there. */
 #include <stdatomic.h>
 
 #include "backend/cpu/cpu.h"
@@ -16,34 +16,34 @@ typedef struct header {
 
 _Static_assert(sizeof(header) <= LINE, "a header is a cache line");
 
-static header *header_of(float *block)
+static header *header_of(void *block)
 {
     return (header *)(void *)((char *)block - LINE);
 }
 
-static float *block_create(const lt_program *p, size_t floats, lattice_error *err)
+static void *block_create(const lt_program *p, size_t size, lattice_error *err)
 {
     size_t bytes;
-    if (!lt_mul(floats, sizeof(float), &bytes) || !lt_add(bytes, 2 * LINE, &bytes)) bytes = SIZE_MAX;
+    if (!lt_add(size, 2 * LINE, &bytes)) bytes = SIZE_MAX;
     char *memory = lt_alloc(&p->runtime->mem, bytes);
     if (!memory) {
         lt_no_memory(err, bytes, "a state's rows");
         return NULL;
     }
     size_t past = (size_t)(uintptr_t)memory % LINE;
-    float *block = (float *)(void *)(memory + (past ? LINE - past : 0) + LINE);
+    void *block = memory + (past ? LINE - past : 0) + LINE;
     header_of(block)->memory = memory;
     atomic_init(&header_of(block)->references, 1);
     return block;
 }
 
-static void block_release(const lt_program *p, float *block)
+static void block_release(const lt_program *p, void *block)
 {
     if (atomic_fetch_sub_explicit(&header_of(block)->references, 1, memory_order_acq_rel) == 1)
         lt_free(&p->runtime->mem, header_of(block)->memory);
 }
 
-static bool is_shared(float *block)
+static bool is_shared(void *block)
 {
     return atomic_load_explicit(&header_of(block)->references, memory_order_acquire) > 1;
 }
@@ -106,14 +106,18 @@ static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_err
 
 /* ------------------------------------------------------------------ rows */
 
-/* The first `rows` rows of every head, K and V, of every layer. */
-static void copy_rows(const lt_program *p, float *to, const float *from, size_t rows)
+/* The first `rows` rows of every head, K and V, of every layer. Keys lie step by step, 64 of them side by side. */
+static void copy_rows(const lt_program *p, unsigned char *to, const unsigned char *from, size_t rows)
 {
+    const size_t step = p->row_type == LT_F16 ? 2 : 4;
     for (size_t i = 0; i < p->plan->n_body; i++) {
         const lt_op *op = &p->plan->ops[i];
         if (op->code != LT_OP_ATTENTION) continue;
-        size_t step = LT_BLOCK_ROWS * op->head_dim, begin = p->block_offset[i], end = begin + 2 * op->n_kv_heads * step;
-        for (size_t at = begin; at < end; at += step) memcpy(to + at, from + at, rows * op->head_dim * sizeof(float));
+        const size_t keys = lt_cpu_key_bytes(p, op), values = lt_cpu_value_bytes(p, op);
+        size_t at = p->block_offset[i], end = at + op->n_kv_heads * keys;
+        for (; at < end; at += LT_BLOCK_ROWS * step) memcpy(to + at, from + at, rows * step);
+        for (end = at + op->n_kv_heads * values; at < end; at += values)
+            memcpy(to + at, from + at, values / LT_BLOCK_ROWS * rows);
     }
 }
 
@@ -126,18 +130,18 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
     if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, n_blocks))
         return lt_no_memory(err, n_blocks * sizeof *s->blocks, "a state");
     if (p->memory_floats > 0 && !s->next) {
-        s->next = block_create(p, p->memory_floats, err);
+        s->next = block_create(p, p->memory_floats * sizeof(float), err);
         if (!s->next) return LATTICE_ERR_NO_MEMORY;
     }
     if (n > 0 && partial > 0 && is_shared(s->blocks[last])) {
-        float *own = block_create(p, p->block_floats, err);
+        unsigned char *own = block_create(p, p->block_bytes, err);
         if (!own) return LATTICE_ERR_NO_MEMORY;
         copy_rows(p, own, s->blocks[last], partial);
         block_release(p, s->blocks[last]);
         s->blocks[last] = own;
     }
     for (size_t before = s->n_blocks; s->n_blocks < n_blocks; s->n_blocks++) {
-        s->blocks[s->n_blocks] = block_create(p, p->block_floats, err);
+        s->blocks[s->n_blocks] = block_create(p, p->block_bytes, err);
         if (s->blocks[s->n_blocks]) continue;
         drop_blocks(s, before);
         return LATTICE_ERR_NO_MEMORY;
@@ -170,8 +174,8 @@ static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *er
     if (rows > s->length)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", s->length, rows);
     if (s->program->memory_floats > 0 && rows > 0 && rows < s->length)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu", s->length,
-                       rows);
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu",
+                       s->length, rows);
     if (s->memory && rows == 0) {
         block_release(s->program, s->memory);
         s->memory = NULL;
@@ -184,8 +188,8 @@ static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *er
 
 static size_t bytes(const lt_program *program, size_t n)
 {
-    size_t total, block, memory;
-    if (!lt_mul(program->block_floats, sizeof(float), &block) || !lt_mul(lt_ceil_div(n, LT_BLOCK_ROWS), block, &total) ||
+    size_t total, memory;
+    if (!lt_mul(lt_ceil_div(n, LT_BLOCK_ROWS), program->block_bytes, &total) ||
         !lt_mul(program->memory_floats, 2 * sizeof(float), &memory) || !lt_add(total, memory, &total))
         return SIZE_MAX;
     return total;
@@ -227,11 +231,12 @@ lattice_status lt_cpu_place_states(lt_program *p, lattice_error *err)
         if (op->code != LT_OP_ATTENTION) continue;
         has_memory = true;
         if (!op->causal) is_causal = false;
-        if (!lt_mul(op->n_kv_heads, op->head_dim, &floats) || !lt_mul(floats, (size_t)2 * LT_BLOCK_ROWS, &floats) ||
-            !lt_add(p->block_floats, floats, &floats))
+        size_t bytes;
+        if (!lt_mul(op->head_dim + 1, (size_t)2 * LT_BLOCK_ROWS * sizeof(float), &bytes) ||
+            !lt_mul(bytes, op->n_kv_heads, &bytes) || !lt_add(p->block_bytes, bytes, &bytes))
             return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "cpu: keys and values are larger than can be addressed");
-        p->block_offset[i] = p->block_floats;
-        p->block_floats = floats;
+        p->block_offset[i] = p->block_bytes;
+        p->block_bytes += op->n_kv_heads * (lt_cpu_key_bytes(p, op) + lt_cpu_value_bytes(p, op));
     }
     p->admits_states = has_memory && is_causal;
     if (zeros > 0) {

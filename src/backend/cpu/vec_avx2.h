@@ -58,6 +58,10 @@ LT_VECTOR vf v_load_f16_n(const void *p, size_t n)
 {
     return _mm256_cvtph_ps(v_load_16_n(p, n));
 }
+LT_VECTOR void v_store_f16(void *p, vf a)
+{
+    _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 LT_VECTOR vf v_load_bf16(const void *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));

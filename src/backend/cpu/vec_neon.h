@@ -63,6 +63,10 @@ LT_VECTOR vf v_load_f16_n(const void *p, size_t n)
 {
     return vcvt_f32_f16(vreinterpret_f16_u16(v_load_16_n(p, n)));
 }
+LT_VECTOR void v_store_f16(void *p, vf a)
+{
+    vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32(a)));
+}
 LT_VECTOR vf v_load_bf16(const void *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));

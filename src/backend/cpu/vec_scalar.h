@@ -4,6 +4,7 @@
  *   LT_VL               floats in a vector
  *   v_load, v_load_n    from memory of any alignment; _n: the first n < LT_VL floats, zeros after them
  *   v_load_f16, _bf16   the same from 16-bit floats
+ *   v_store_f16         a vector as 16-bit floats, rounded to nearest even
  *   v_low_bf16, v_high  of lanes that hold two 16-bit floats each: those in the lower, or the higher halves
  *   v_store, v_store_n  never touch memory past the vector, or past n
  *   v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
@@ -90,6 +91,21 @@ LT_VECTOR vf v_load_f16(const void *p)
 LT_VECTOR vf v_load_f16_n(const void *p, size_t n)
 {
     return n ? v_load_f16(p) : 0;
+}
+LT_VECTOR void v_store_f16(void *p, vf a)
+{
+    const uint32_t sign = v_to_bits(a) >> 16 & 0x8000, magnitude = v_to_bits(a) & 0x7fffffff;
+    uint32_t bits;
+    if (magnitude > 0x7f800000) /* NaN */
+        bits = 0x7e00 | (magnitude >> 13 & 0x1ff);
+    else if (magnitude >= 0x477ff000) /* half a unit past the largest, and infinity */
+        bits = 0x7c00;
+    else if (magnitude < 0x38800000) /* subnormal: units are those of a float between 1/2 and 1 */
+        bits = v_to_bits(v_from_bits(magnitude) + 0.5f) - 0x3f000000;
+    else
+        bits = (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
+    const uint16_t h = (uint16_t)(sign | bits);
+    memcpy(p, &h, sizeof h);
 }
 LT_VECTOR vf v_load_bf16(const void *p)
 {
