@@ -129,7 +129,7 @@ static void on_every_machine(void (*check)(subject *))
     const lt_kernels *const *sets = lt_kernels_available(&n);
     static subject s;
     for (size_t i = 0; i < n; i++) {
-        for (row_kind kind = FLOATS; kind <= (sets[i]->bf16 ? BFLOATS : HALVES); kind++) {
+        for (row_kind kind = LT_ROUNDS(FLOATS, HALVES); kind <= (sets[i]->bf16 ? BFLOATS : HALVES); kind++) {
             for (int threads = LT_ROUNDS(1, 3); threads <= 3; threads += 2) {
                 open_with(&s, FIXTURE("qwen3-reranker"), sets[i]->isa, threads, kind);
                 check(&s);
