@@ -455,6 +455,29 @@ LATTICE_API const uint32_t *lattice_session_ids(const lattice_session *session, 
  * prompts have in common is computed once. The session must not be in use meanwhile. */
 LATTICE_API lattice_status lattice_session_fork(const lattice_session *session, lattice_session **copy, lattice_error *err);
 
+/* A snapshot: tokens, state and logits of a session, with a checksum. It is for the same weights, arithmetic, instruction set and
+ * version of the library, where the session that comes of it goes on bit for bit as the saved one would. */
+typedef struct lattice_snapshot {
+    unsigned char *data;
+    size_t size;
+    lattice_model *owner;
+} lattice_snapshot;
+
+/* Writes one to a file, which is replaced when all is written; or into memory, released by lattice_snapshot_free before the model is
+ * closed. The first snapshot of a model reads all of its weights, for their fingerprint. */
+LATTICE_API lattice_status lattice_session_save(const lattice_session *session, const char *path, lattice_error *err);
+LATTICE_API lattice_status lattice_session_save_bytes(const lattice_session *session, lattice_snapshot *snapshot,
+                                                      lattice_error *err);
+LATTICE_API void lattice_snapshot_free(lattice_snapshot *snapshot);
+
+/* A session from a snapshot. One that is cut short or damaged is LATTICE_ERR_FORMAT, one of another model, arithmetic, instruction
+ * set or version LATTICE_ERR_UNSUPPORTED saying which, one of more tokens than the session is to hold LATTICE_ERR_TOO_LONG. */
+LATTICE_API lattice_status lattice_session_load(lattice_model *model, const char *path, const lattice_session_options *options,
+                                                lattice_session **session, lattice_error *err);
+LATTICE_API lattice_status lattice_session_load_bytes(lattice_model *model, const void *data, size_t size,
+                                                      const lattice_session_options *options, lattice_session **session,
+                                                      lattice_error *err);
+
 /* Appends n >= 1 tokens of a prompt. More than max_length in all is LATTICE_ERR_TOO_LONG, an id outside the vocabulary is an
  * error; after any failure the session is as it was. */
 LATTICE_API lattice_status lattice_session_prefill(lattice_session *session, const uint32_t *ids, size_t n, lattice_error *err);

@@ -25,6 +25,9 @@
 typedef struct lt_state lt_state;
 struct lt_program;
 
+/* Takes the next bytes of a snapshot. */
+typedef lattice_status lt_state_sink(void *user, const void *data, size_t size, lattice_error *err);
+
 /* A state is used by one thread at a time and freed before its program. */
 typedef struct lt_state_ops {
     /* An empty state. LATTICE_ERR_UNSUPPORTED when the plan's attention is not causal: rows would depend on later ones. */
@@ -46,6 +49,14 @@ typedef struct lt_state_ops {
     lattice_status (*fork)(const lt_state *state, lt_state **copy, lattice_error *err);
     /* Bytes that n rows take in blocks of their own; SIZE_MAX when they cannot be counted. */
     size_t (*bytes)(const struct lt_program *program, size_t n);
+    /* Snapshots: bytes that only a program of the same plan, arithmetic and kind of rows understands; the caller sees to that, and
+     * to their being whole. saved_bytes says how many there are of a state of `length` rows, SIZE_MAX when they cannot be counted;
+     * save hands them out; load refuses another number with LATTICE_ERR_FORMAT. The values are not looked at. */
+    size_t (*saved_bytes)(const struct lt_program *program, size_t length);
+    lattice_status (*save)(const lt_state *state, lt_state_sink *sink, void *user, lattice_error *err);
+    lattice_status (*load)(struct lt_program *program, const void *data, size_t size, size_t length, lt_state **state,
+                           lattice_error *err);
+    const char *(*row_type)(const struct lt_program *program); /* "f32", "bf16" or "f16" */
 } lt_state_ops;
 
 #endif

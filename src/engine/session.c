@@ -12,20 +12,26 @@ lattice_session_options lattice_session_options_default(void)
     return (lattice_session_options){ 0 };
 }
 
-static lattice_status create(lattice_model *model, size_t max_length, lattice_session **session, lattice_error *err)
+lattice_status lt_session_new(lattice_model *model, const lattice_session_options *options, lattice_session **session,
+                              lattice_error *err)
 {
-    const size_t width = model->config.vocab_size;
+    const size_t width = model->config.vocab_size, most = options ? options->max_length : 0;
     *session = NULL;
+    if (!model->plan.tails[LT_TAIL_LOGITS].present)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: this %s model has no language model's head", model->folder,
+                       model->family->name);
+    if (most > model->max_positions)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a session of %zu tokens is more than the %zu that %s admits", most,
+                       model->max_positions, model->folder);
     lattice_session *s = lt_alloc_zero(model->mem, sizeof *s);
     if (!s) return lt_no_memory(err, sizeof *s, "a session");
-    *s = (lattice_session){ .model = model, .mem = model->mem, .max_length = max_length };
+    *s = (lattice_session){ .model = model, .mem = model->mem, .max_length = most ? most : model->max_positions };
     s->logits = lt_alloc_array(s->mem, width, sizeof *s->logits);
     *session = s;
-    return s->logits ? LATTICE_OK : lt_no_memory(err, width * sizeof *s->logits, "a session");
+    return lt_session_finish(session, s->logits ? LATTICE_OK : lt_no_memory(err, width * sizeof *s->logits, "a session"));
 }
 
-/* After `create` and whatever followed it: a session, or none and its memory released. */
-static lattice_status finish(lattice_session **session, lattice_status status)
+lattice_status lt_session_finish(lattice_session **session, lattice_status status)
 {
     if (status == LATTICE_OK) return status;
     lattice_session_free(*session);
@@ -36,28 +42,19 @@ static lattice_status finish(lattice_session **session, lattice_status status)
 lattice_status lattice_session_create(lattice_model *model, const lattice_session_options *options, lattice_session **session,
                                       lattice_error *err)
 {
-    *session = NULL;
-    size_t most = options ? options->max_length : 0;
-    if (!model->plan.tails[LT_TAIL_LOGITS].present)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: this %s model has no language model's head", model->folder,
-                       model->family->name);
-    if (most > model->max_positions)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a session of %zu tokens is more than the %zu that %s admits", most,
-                       model->max_positions, model->folder);
-    lattice_status status = create(model, most ? most : model->max_positions, session, err);
-    if (status == LATTICE_OK) status = model->backend->states->create(model->program, &(*session)->state, err);
-    return finish(session, status);
+    LT_TRY(lt_session_new(model, options, session, err));
+    return lt_session_finish(session, model->backend->states->create(model->program, &(*session)->state, err));
 }
 
 lattice_status lattice_session_fork(const lattice_session *s, lattice_session **copy, lattice_error *err)
 {
-    lattice_status status = create(s->model, s->max_length, copy, err);
-    if (status != LATTICE_OK) return finish(copy, status);
+    const lattice_session_options options = { .max_length = s->max_length };
+    LT_TRY(lt_session_new(s->model, &options, copy, err));
     lattice_session *c = *copy;
     if (s->n > 0 && !LT_GROW(c->mem, c->ids, c->capacity, s->n))
-        return finish(copy, lt_no_memory(err, s->n * sizeof *c->ids, "token ids"));
-    status = s->model->backend->states->fork(s->state, &c->state, err);
-    if (status != LATTICE_OK) return finish(copy, status);
+        return lt_session_finish(copy, lt_no_memory(err, s->n * sizeof *c->ids, "token ids"));
+    lattice_status status = s->model->backend->states->fork(s->state, &c->state, err);
+    if (status != LATTICE_OK) return lt_session_finish(copy, status);
     if (s->n > 0) memcpy(c->ids, s->ids, s->n * sizeof *c->ids);
     if (s->has_logits) memcpy(c->logits, s->logits, s->model->config.vocab_size * sizeof *c->logits);
     c->n = s->n;

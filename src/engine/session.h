@@ -44,6 +44,12 @@ struct lt_stepper {
 lattice_status lt_stepper_take(lattice_model *model, lt_stepper **stepper, lattice_error *err);
 void lt_stepper_give_back(lattice_model *model, lt_stepper *stepper);
 
+/* A session whose state is still to come, NULL; and what to do with it and `status` in the end: it is freed unless all went well. */
+lattice_status lt_session_new(lattice_model *model, const lattice_session_options *options, lattice_session **session,
+                              lattice_error *err);
+lattice_status lt_session_finish(lattice_session **session, lattice_status status);
+/* Gives a snapshot the checksum that its bytes should have. For tests. */
+void lt_snapshot_seal(unsigned char *data, size_t size);
 /* Are n tokens more admissible? */
 lattice_status lt_session_check_ids(const lattice_session *session, const uint32_t *ids, size_t n, lattice_error *err);
 /* lattice_sessions_append with everything checked. `cancel` may be NULL. */

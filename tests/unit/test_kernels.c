@@ -1061,7 +1061,7 @@ static void check_to_half(const lt_kernels *set)
 {
     enum { LARGEST = 0x7bff };
     uint16_t got[3 * 3 + 1];
-    for (uint32_t i = 0; i < LARGEST; i += LT_ROUNDS(1, 97)) {
+    for (uint32_t i = 0; i < LARGEST; i++) {
         const uint16_t pair[2] = { (uint16_t)i, (uint16_t)(i + 1) };
         float x[2], between[9];
         set->convert(x, pair, LT_F16, 2);

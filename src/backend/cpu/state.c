@@ -195,6 +195,65 @@ static size_t bytes(const lt_program *program, size_t n)
     return total;
 }
 
+/* ------------------------------------------------------------------ snapshots: the memory, then the blocks */
+
+static size_t saved_bytes(const lt_program *program, size_t length)
+{
+    size_t blocks, memory = length > 0 ? program->memory_floats * sizeof(float) : 0, total;
+    if (!lt_mul(lt_ceil_div(length, LT_BLOCK_ROWS), program->block_bytes, &blocks) || !lt_add(blocks, memory, &total))
+        return SIZE_MAX;
+    return total;
+}
+
+/* A partly filled block is copied, so that nothing is handed out that no row has written. */
+static lattice_status save_block(const lt_state *s, size_t i, lt_state_sink *sink, void *user, lattice_error *err)
+{
+    const lt_program *p = s->program;
+    if (s->length - i * LT_BLOCK_ROWS >= LT_BLOCK_ROWS) return sink(user, s->blocks[i], p->block_bytes, err);
+    unsigned char *copy = lt_alloc_zero(&p->runtime->mem, p->block_bytes);
+    if (!copy) return lt_no_memory(err, p->block_bytes, "a snapshot");
+    copy_rows(p, copy, s->blocks[i], s->length % LT_BLOCK_ROWS);
+    lattice_status status = sink(user, copy, p->block_bytes, err);
+    lt_free(&p->runtime->mem, copy);
+    return status;
+}
+
+static lattice_status save(const lt_state *s, lt_state_sink *sink, void *user, lattice_error *err)
+{
+    if (s->memory) LT_TRY(sink(user, s->memory, s->program->memory_floats * sizeof(float), err));
+    const size_t n_blocks = s->program->block_bytes ? lt_ceil_div(s->length, LT_BLOCK_ROWS) : 0;
+    for (size_t i = 0; i < n_blocks; i++) LT_TRY(save_block(s, i, sink, user, err));
+    return LATTICE_OK;
+}
+
+static lattice_status load(lt_program *p, const void *data, size_t size, size_t rows, lt_state **state, lattice_error *err)
+{
+    const unsigned char *from = data;
+    *state = NULL;
+    if (size != saved_bytes(p, rows))
+        return lt_fail(err, LATTICE_ERR_FORMAT, "%zu bytes are not a state of %zu rows", size, rows);
+    LT_TRY(create(p, state, err));
+    if (rows == 0) return LATTICE_OK;
+    lt_state *s = *state;
+    lattice_status status = reserve(s, rows, err);
+    if (status != LATTICE_OK) {
+        state_free(s);
+        *state = NULL;
+        return status;
+    }
+    if (s->next) memcpy(s->next, from, p->memory_floats * sizeof(float));
+    from += p->memory_floats * sizeof(float);
+    for (size_t i = 0; i < s->n_blocks; i++) memcpy(s->blocks[i], from + i * p->block_bytes, p->block_bytes);
+    s->pending = rows;
+    commit(s);
+    return LATTICE_OK;
+}
+
+static const char *row_type(const lt_program *program)
+{
+    return program->row_type == LT_F16 ? "f16" : program->row_type == LT_BF16 ? "bf16" : "f32";
+}
+
 const lt_state_ops lt_cpu_state_ops = {
     .create = create,
     .free = state_free,
@@ -205,6 +264,10 @@ const lt_state_ops lt_cpu_state_ops = {
     .truncate = truncate_state,
     .fork = fork_state,
     .bytes = bytes,
+    .saved_bytes = saved_bytes,
+    .save = save,
+    .load = load,
+    .row_type = row_type,
 };
 
 /* ------------------------------------------------------------------ compiling and running */
