@@ -40,7 +40,7 @@ check: deps ## unit and command-line tests, at most five minutes on two cores
 	@$(MAKE) --no-print-directory model
 	@$(CTEST) --test-dir build
 
-check-all: ## check, and sanitizers, both compilers, 64-bit ARM under qemu, fuzzing
+check-all: ## check, and sanitizers, both compilers, 64-bit ARM under qemu, a build for macOS, fuzzing
 	@scripts/check-all
 
 TOKENIZERS ?= $(addprefix tests/fixtures/,bert-cls bert-mean-f16 roberta-max xlmr-mean qwen3-embedding qwen3.5-text)

@@ -48,7 +48,7 @@ static void draw(uint64_t done)
     fprintf(stderr, "\r\033[K%s ", bar.label);
     if (bar.total) {
         double share = done < bar.total ? (double)done / (double)bar.total : 1;
-        int filled = (int)(share * BAR);
+        int filled = (int)(share * (double)BAR);
         fprintf(stderr, "[%.*s%*s] %3.0f%% ", filled, "########################", BAR - filled, "", share * 100);
     }
     print_amount(done);

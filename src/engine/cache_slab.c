@@ -99,7 +99,9 @@ static bool add_chunk(lt_slab_pool *pool)
     char *begin = block;
     pool->fresh = begin + (-(uintptr_t)begin & (align - 1));
     pool->fresh_end = pool->fresh + bytes;
+#ifdef MADV_HUGEPAGE
     if (align == HUGE_BYTES) madvise(pool->fresh, bytes, MADV_HUGEPAGE); /* a wish: without it everything works */
+#endif
     return true;
 }
 
