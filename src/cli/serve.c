@@ -14,8 +14,10 @@
 typedef struct serve_arguments {
     cli_common common;
     cli_strings models;
-    const char *host, *unix_path, *api_key, *api_key_file, *cors_origin;
-    size_t port, max_header, max_body, max_connections, max_client_batch, max_batch_tokens, max_queue_tokens, prefix_bytes;
+    const char *host, *unix_path, *cache;
+    const char *api_key, *api_key_file, *cors_origin;
+    size_t port, max_header, max_body, max_connections, max_client_batch, max_batch_tokens, max_queue_tokens, prefix_bytes,
+        cache_entries;
     double idle_timeout, receive_timeout, total_timeout, grace;
     bool auto_truncate;
 } serve_arguments;
@@ -33,6 +35,8 @@ static const cli_option options[] = {
     { "max-batch-tokens", 0, CLI_SIZE, AT(max_batch_tokens), "N", NULL, "16384", 64, 1 << 24, "tokens of one batch" },
     { "max-queue-tokens", 0, CLI_SIZE, AT(max_queue_tokens), "N", NULL, "1048576", 1, 0, "tokens that may wait; requests beyond are told to come again (429)" },
     { "max-client-batch", 0, CLI_SIZE, AT(max_client_batch), "N", NULL, "10000", 1, 1 << 20, "texts of one request" },
+    { "cache", 0, CLI_STRING, AT(cache), "FILE", NULL, NULL, 0, 0, "keep vectors in FILE, too; processes may share it" },
+    { "cache-entries", 0, CLI_SIZE, AT(cache_entries), "N", NULL, "10000", 0, 0, "vectors kept in memory for texts that come again; 0: none" },
     { "prefix-cache", 0, CLI_SIZE, AT(prefix_bytes), "BYTES", NULL, "268435456", 0, 0, "memory for beginnings of conversations, which later turns go on from" },
     { "max-body", 0, CLI_SIZE, AT(max_body), "BYTES", NULL, "33554432", 1, 0, "bytes of one request's body" },
     { "max-header", 0, CLI_SIZE, AT(max_header), "BYTES", NULL, "32768", 4096, 1 << 20, "memory of one request's headers" },
@@ -53,6 +57,7 @@ typedef struct served {
     lt_server_model *models;
     size_t n;
     char **names; /* [n] */
+    lattice_cache *cache;
 } served;
 
 /* ------------------------------------------------------------------ models */
@@ -152,6 +157,12 @@ static lattice_status serve(const serve_arguments *a, lattice_runtime *runtime, 
         api_key = key;
     }
     for (size_t i = 0; i < a->models.n; i++) LT_TRY(open_model(a, runtime, a->models.items[i], s, err));
+    if (a->cache_entries > 0) {
+        lattice_cache_options cache = lattice_cache_options_default();
+        cache.path = a->cache;
+        cache.max_entries = a->cache_entries;
+        LT_TRY(lattice_cache_open(runtime, &cache, &s->cache, err));
+    }
     if (!api_key && !is_local(a->host)) cli_warn("%s can be reached from other machines, and no --api-key is asked for", a->host);
     raise_descriptors(a->max_connections);
     const lt_server_options o = { .models = s->models,
@@ -167,6 +178,7 @@ static lattice_status serve(const serve_arguments *a, lattice_runtime *runtime, 
                                   .max_client_batch = a->max_client_batch,
                                   .max_batch_tokens = a->max_batch_tokens,
                                   .max_queue_tokens = a->max_queue_tokens,
+                                  .cache = s->cache,
                                   .prefix_bytes = a->prefix_bytes,
                                   .auto_truncate = a->auto_truncate,
                                   .idle_timeout = a->idle_timeout,
@@ -186,6 +198,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     const serve_arguments *a = opaque;
     if (a->models.n == 0) return cli_usage(&cli_serve_command, "no model given: -m MODEL");
     if (a->api_key && a->api_key_file) return cli_usage(&cli_serve_command, "give one of --api-key and --api-key-file");
+    if (a->cache && a->cache_entries == 0) return cli_usage(&cli_serve_command, "--cache needs --cache-entries");
     if (a->api_key && !a->api_key[0]) return cli_usage(&cli_serve_command, "--api-key is empty");
     /* Threads that are made from here on leave the signals to the descriptor. */
     sigset_t ends;
@@ -203,6 +216,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     lattice_status status =
         s.models && s.names ? cli_runtime(&a->common, &runtime, &err) : lt_no_memory(&err, 0, "a list of models");
     if (status == LATTICE_OK) status = serve(a, runtime, &s, stop_fd, &err);
+    lattice_cache_close(s.cache);
     for (size_t i = 0; i < s.n; i++) {
         lattice_model_close(s.models[i].model);
         lt_free(cli_memory, s.names[i]);

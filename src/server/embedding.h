@@ -27,6 +27,10 @@ typedef struct lt_embedding {
     lt_embed_call *call;
     float *vectors; /* [n][dim] */
     size_t dim;
+    size_t *missing; /* [n_missing] of the inputs, those that the cache does not have; NULL: all */
+    size_t n_missing;
+    lt_window missed; /* their ids, */
+    float *computed;  /* and vectors */
     lt_job job;
 } lt_embedding;
 

@@ -205,6 +205,15 @@ void lt_metrics_route(lt_exchange *ex)
     lt_scheduler_get_stats(server->scheduler, &stats);
     write_requests(out, &server->metrics);
     write_batches(out, &stats);
+    if (server->options.cache) {
+        lattice_cache_stats cache;
+        lattice_cache_get_stats(server->options.cache, &cache);
+        one(out, "lattice_cache_hits_total", "counter", "Texts whose vectors were found.", (double)cache.hits);
+        one(out, "lattice_cache_misses_total", "counter", "Texts whose vectors were not.", (double)cache.misses);
+        one(out, "lattice_cache_evictions_total", "counter", "Vectors that made room for others.", (double)cache.evictions);
+        one(out, "lattice_cache_entries", "gauge", "Vectors in memory.", (double)cache.entries);
+        one(out, "lattice_cache_bytes", "gauge", "Memory of the vectors.", (double)cache.bytes);
+    }
     lt_prefixes_stats prefixes;
     lt_prefixes_get_stats(server->prefixes, &prefixes);
     one(out, "lattice_prefix_hits_total", "counter", "Conversations that went on from a kept beginning.", (double)prefixes.hits);

@@ -47,12 +47,27 @@ int lt_find_model(lt_exchange *exchange, lt_str name, bool (*fits)(const lt_serv
     return found;
 }
 
+/* A cache reads a model's weights the first time it meets it: now, rather than during a request. */
+static lattice_status meet_models(const lt_server *server, lattice_error *err)
+{
+    lattice_embed_options options = lattice_embed_options_default();
+    options.cache = server->options.cache;
+    for (size_t i = 0; options.cache && i < server->options.n_models; i++) {
+        if (!lt_gives_vectors(server, i)) continue;
+        lt_embed_call *call;
+        LT_TRY(lt_embed_call_create(server->options.models[i].model, &options, true, &call, err));
+        lt_embed_call_free(call);
+    }
+    return LATTICE_OK;
+}
+
 static lattice_status serve(lt_server *server, lattice_error *err)
 {
     const lt_server_options *o = &server->options;
     server->infos = lt_alloc_array(server->mem, o->n_models, sizeof *server->infos);
     if (!server->infos) return lt_no_memory(err, o->n_models * sizeof *server->infos, "the list of models");
     for (size_t i = 0; i < o->n_models; i++) lattice_model_get_info(o->models[i].model, &server->infos[i]);
+    LT_TRY(meet_models(server, err));
     const lt_scheduler_options options = { .batch_tokens = o->max_batch_tokens, .queue_tokens = o->max_queue_tokens };
     LT_TRY(lt_scheduler_create(server->runtime, &options, &server->scheduler, err));
     LT_TRY(lt_prefixes_create(server->mem, o->prefix_bytes, &server->prefixes, err));

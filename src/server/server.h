@@ -25,6 +25,7 @@ typedef struct lt_server_options {
     size_t max_connections;
     size_t max_client_batch; /* texts of one request */
     size_t max_batch_tokens, max_queue_tokens;
+    lattice_cache *cache;                           /* of vectors; NULL: none */
     size_t prefix_bytes;                            /* memory for beginnings of conversations */
     bool auto_truncate;                             /* cut texts over the model's length unless a request says otherwise */
     double idle_timeout;                            /* seconds a connection may say nothing; 0: no limit, here and below */
