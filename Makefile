@@ -13,7 +13,7 @@ PYTHON ?= python3
 
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts bench-rerank baseline install uninstall format clean help
+.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts bench-serving bench-rerank baseline install uninstall format clean help
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
@@ -64,6 +64,11 @@ bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTor
 bench-texts: all model ## text to vectors against sentence-transformers (makes .venv-bench)
 	@scripts/bench-venv
 	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --out bench/results
+
+bench-serving: all model ## the server under load, against sentence-transformers behind FastAPI (makes .venv-bench)
+	@scripts/bench-venv
+	@cmake --build build --target bench_load
+	@.venv-bench/bin/python bench/serving.py "$$(scripts/fetch-model --print-path)" --out bench/results
 
 bench-rerank: all ## one query against 100 documents, against CrossEncoder (makes .venv-bench and a checkpoint of bge-base's dimensions)
 	@scripts/bench-venv

@@ -34,6 +34,7 @@ struct lt_scheduler {
     lt_scheduler_stats stats;
 
     lt_turns turns;
+    double credit; /* seconds that batches may take before the streams' next step; negative: they took more */
     struct speed {
         const void *lane;
         double seconds; /* a token, lately */
@@ -513,6 +514,20 @@ static size_t batch_budget(lt_scheduler *s)
     return tokens < 1 ? 1 : tokens < (double)s->batch_tokens ? (size_t)tokens : s->batch_tokens;
 }
 
+/* Is it time for a batch? Streams grant what may pass between their steps. A text cannot be cut, so one that takes longer is made
+ * up for by the steps after it, and in the mean a stream keeps half its pace. */
+static bool may_run_batch(lt_scheduler *s)
+{
+    if (s->queue.n_jobs == 0) return false;
+    double allowance = lt_turns_allowance(&s->turns);
+    if (allowance <= 0) {
+        s->credit = 0;
+        return true;
+    }
+    s->credit = s->credit + allowance < allowance ? s->credit + allowance : allowance;
+    return s->credit > 0;
+}
+
 /* Takes the next batch and runs it. The lock is held before and after. */
 static void run_batch(lt_scheduler *s)
 {
@@ -529,6 +544,7 @@ static void run_batch(lt_scheduler *s)
     pthread_mutex_lock(&s->lock);
     double seconds = lt_clock_seconds() - start;
     count_batch(s, seconds);
+    s->credit -= seconds;
     struct speed *speed = speed_of(s, lane);
     double a_token = seconds / (double)s->queue.batch_tokens;
     speed->seconds = speed->seconds > 0 ? 0.7 * speed->seconds + 0.3 * a_token : a_token;
@@ -569,7 +585,7 @@ static void *scheduler_main(void *arg)
         run_posts(s);
         drop_expired(s);
         step_turns(s);
-        if (s->queue.n_jobs > 0) run_batch(s);
+        if (may_run_batch(s)) run_batch(s);
         if (s->stop && has_nothing(s) && !s->task_runs) break;
     }
     pthread_mutex_unlock(&s->lock);

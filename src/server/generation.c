@@ -145,6 +145,7 @@ lattice_status lt_read_text_option(lt_json *json, lt_text_request *r, lt_str key
     if (lt_str_is(key, "seed")) return read_seed(json, r);
     if (lt_str_is(key, "max_tokens")) return read_tokens(json, "max_tokens", &r->max_tokens);
     if (lt_str_is(key, "max_completion_tokens")) return read_tokens(json, "max_completion_tokens", &r->max_tokens);
+    if (lt_str_is(key, "ignore_eos")) return lt_read_bool(json, &r->ignore_end);
     if (lt_str_is(key, "stop")) return read_stop(json, r);
     if (lt_str_is(key, "stream")) return lt_read_bool(json, &r->stream);
     if (lt_str_is(key, "stream_options")) return read_stream_options(json, r);
@@ -235,6 +236,7 @@ static lattice_generate_options options_of(const lt_text_request *r, const latti
     o.max_tokens = r->max_tokens;
     o.stop = r->stop;
     o.n_stop = r->n_stop;
+    o.ignore_end = r->ignore_end;
     o.logprobs = r->logprobs;
     o.top_logprobs = r->top_logprobs;
     o.on_text = on_text;

@@ -29,6 +29,7 @@ typedef struct lt_text_request {
     size_t max_tokens; /* 0: until the session is full */
     lattice_text *stop;
     size_t n_stop, stop_capacity;
+    bool ignore_end; /* go on past end tokens */
     bool logprobs;
     size_t top_logprobs;
     bool think;

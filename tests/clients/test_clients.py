@@ -92,8 +92,8 @@ class OpenAI(Near):
                 async for chunk in await client.chat.completions.create(**self.ask, stream=True):
                     text += chunk.choices[0].delta.content or ""
                 self.assertTrue(CASE["text"].startswith(text), text)
-                async for _ in await client.chat.completions.create(**self.ask, stream=True):
-                    break  # leaving in the middle
+                async with await client.chat.completions.create(**self.ask, stream=True) as stream:
+                    await stream.__anext__()  # and leave in the middle
 
         asyncio.run(go())
 

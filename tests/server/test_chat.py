@@ -78,6 +78,17 @@ class Chat(unittest.TestCase):
             thread.join()
         self.assertEqual(texts, [case["text"] for case in CASES])
 
+    def test_texts_are_embedded_beside_a_stream(self):
+        texts = [f"text {i} " * 10 for i in range(400)]
+        vectors = []
+        embedding = threading.Thread(target=lambda: vectors.append(self.server.post("/embed", {"inputs": texts}).json))
+        embedding.start()
+        chunks = self.stream(question(CASES[0]), max_tokens=64, temperature=0)
+        embedding.join()
+        self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in chunks), CASES[0]["text"])
+        self.assertEqual(len(vectors[0]), 400)
+        self.assertEqual(vectors[0][:3], self.server.post("/embed", {"inputs": texts[:3]}).json)
+
     def test_stop_seed_and_logprobs(self):
         case = CASES[0]
         stop = case["text"][20:26]
@@ -133,7 +144,7 @@ class Chat(unittest.TestCase):
         ask = [{"role": "user", "content": "a"}]
         for body in ({}, {"messages": []}, {"messages": [{"role": "user"}]}, {"messages": [{"content": "a"}]},
                      {"messages": [{"role": "tool", "content": "a"}]}, {"messages": "a"}, {"messages": ask, "n": 2},
-                     {"messages": ask, "temperature": -1}, {"messages": ask, "top_p": 0}, {"messages": ask, "top_p": 1.5},
+                     {"messages": ask, "temperature": -1}, {"messages": ask, "ignore_eos": 1}, {"messages": ask, "top_p": 0}, {"messages": ask, "top_p": 1.5},
                      {"messages": ask, "max_tokens": 0}, {"messages": ask, "stop": [""]}, {"messages": ask, "stop": ["a"] * 20},
                      {"messages": ask, "top_logprobs": 2}, {"messages": ask, "logprobs": True, "top_logprobs": 99},
                      {"messages": ask, "tools": [{}]}, {"messages": ask, "model": "bert-cls"},
