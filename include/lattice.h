@@ -174,10 +174,11 @@ typedef struct lattice_model lattice_model;
 
 /* Arithmetic of the matrix products, attention included. */
 typedef enum lattice_compute {
-    LATTICE_COMPUTE_AUTO = 0, /* bf16 for 16-bit weights where the CPU multiplies it fast, and on a GPU for bfloat16 weights; else f32 */
+    /* int8 for Q8_0 weights; bf16 for 16-bit weights where the CPU multiplies it fast, and on a GPU for bfloat16 weights; else f32 */
+    LATTICE_COMPUTE_AUTO = 0,
     LATTICE_COMPUTE_F32 = 1,  /* the reference */
     LATTICE_COMPUTE_BF16 = 2, /* operands rounded to bfloat16, sums in float32; LATTICE_ERR_UNSUPPORTED where the set has none */
-    LATTICE_COMPUTE_INT8 = 3, /* not built in yet: LATTICE_ERR_UNSUPPORTED */
+    LATTICE_COMPUTE_INT8 = 3, /* Q8_0 weights times activations quantised alike; LATTICE_ERR_UNSUPPORTED where none are Q8_0 */
 } lattice_compute;
 
 typedef struct lattice_model_options {
@@ -217,7 +218,7 @@ typedef struct lattice_model_info {
     size_t max_positions;      /* tokens that the model's positions admit: the largest limit, and that of token ids */
     size_t batch_tokens;       /* tokens of one batch */
     bool normalizes;           /* the checkpoint's vectors have unit length */
-    const char *compute;       /* arithmetic in use: "f32" or "bf16" */
+    const char *compute;       /* arithmetic in use: "f32", "bf16" or "int8" */
     const char *device;        /* "cpu" or "cuda" */
     const char *isa;           /* instruction set in use */
     uint64_t n_parameters;
@@ -641,6 +642,32 @@ LATTICE_API lattice_chat_options lattice_chat_options_default(void);
 LATTICE_API lattice_status lattice_chat_encode(lattice_model *model, const lattice_message *messages, size_t n,
                                                const lattice_chat_options *options, lattice_encoding *out, lattice_error *err);
 
+/* ------------------------------------------------------------------ quantising */
+
+typedef struct lattice_quantize_options {
+    const char *type; /* "q8_0": blocks of 32 signed bytes with a half-precision scale */
+    /* Called with bytes of weights read so far; returning false cancels (LATTICE_ERR_CANCELLED). NULL: none. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *progress_user;
+} lattice_quantize_options;
+
+LATTICE_API lattice_quantize_options lattice_quantize_options_default(void);
+
+typedef struct lattice_quantize_report {
+    size_t n_quantized, n_kept, n_left_out; /* tensors; those left out are used by no part of the model */
+    uint64_t bytes_before, bytes_after;     /* of the first two */
+} lattice_quantize_report;
+
+/* Writes the checkpoint in `folder` as out_folder, which must not exist, with its matrices and tables quantised where their rows
+ * divide into blocks; other tensors in use, tokenizer and configuration are copied. lattice_model_open takes the result as any
+ * checkpoint; compute AUTO multiplies it in integers, F32 dequantises. out_folder appears when all of it is written: after a
+ * failure, such as a full disk, nothing is left. A weight that is not finite, or too large for a block's scale, is
+ * LATTICE_ERR_NOT_FINITE naming the tensor. options NULL: the default; report may be NULL. Memory does not grow with the
+ * checkpoint, but for a sixteenth of its largest tensor. */
+LATTICE_API lattice_status lattice_quantize(lattice_runtime *runtime, const char *folder, const char *out_folder,
+                                            const lattice_quantize_options *options, lattice_quantize_report *report,
+                                            lattice_error *err);
+
 /* ------------------------------------------------------------------ measuring */
 
 /* One forward pass over n_seqs sequences of length seq_len of arbitrary ids, without tokenising; for benchmarks.
@@ -654,6 +681,10 @@ typedef struct lattice_profile_row {
 
 LATTICE_API lattice_status lattice_bench_forward(lattice_model *model, size_t n_seqs, size_t seq_len, lattice_profile_row *profile,
                                                  size_t capacity, size_t *n_rows, lattice_error *err);
+
+/* Bytes that a language model must at least move to compute one token's logits: every weight in use once, as stored, and what the
+ * operations read and write. 0 without such a head. */
+LATTICE_API double lattice_token_bytes(const lattice_model *model);
 
 typedef struct lattice_machine_peak {
     double gflops_f32;  /* fused multiply-adds of the instruction set in use, all threads, registers only; 2 FLOP each */

@@ -480,6 +480,8 @@ double lt_op_bytes(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
         bytes += 4 * rows_of(out->rows, batch) * (double)out->width;
     }
     if (op->code == LT_OP_SELECT) return 2 * bytes;
+    if (op->code == LT_OP_GATED_DELTA && batch->past_lens) /* S of every head before and after */
+        bytes += 8 * (double)batch->n_seqs * (double)(op->n_heads * op->head_dim * op->value_dim);
     for (int i = 0; i < 4; i++) {
         if (op->in[i].value != LT_NONE && (i == 0 || op->code != LT_OP_ATTENTION)) {
             const lt_value *in = &plan->values[op->in[i].value];
@@ -488,7 +490,7 @@ double lt_op_bytes(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
         if (op->weight[i] == LT_NONE) continue;
         const lt_weight *w = &plan->weights[op->weight[i]];
         double rows = op->code == LT_OP_EMBED ? (double)batch->n_tokens : (double)w->rows;
-        bytes += rows * (double)w->cols * (double)lt_dtype_size(w->dtype);
+        bytes += rows * (double)w->cols * (w->dtype == LT_Q8_0 ? 34.0 / 32 : (double)lt_dtype_size(w->dtype));
     }
     return bytes;
 }

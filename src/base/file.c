@@ -27,7 +27,7 @@ static const char *text_of_pointer(const char *text, const char *buffer)
     return text;
 }
 
-static lattice_status io_fail(lattice_error *err, const char *path, const char *what, int error)
+lattice_status lt_io_fail(lattice_error *err, const char *path, const char *what, int error)
 {
     char buffer[128] = "";
     // clang-format off
@@ -54,7 +54,7 @@ static lattice_status read_all(int fd, const char *path, lt_file *file, lattice_
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
             lattice_status status = got < 0
-                                        ? io_fail(err, path, "read", errno)
+                                        ? lt_io_fail(err, path, "read", errno)
                                         : lt_fail(err, LATTICE_ERR_IO, "%s: ends after %zu of %zu bytes", path, done, file->size);
             lt_free(file->mem, data);
             return status;
@@ -72,12 +72,12 @@ lattice_status lt_file_open(const lattice_allocator *mem, const char *path, bool
     int fd;
     do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (fd < 0 && errno == EINTR);
-    if (fd < 0) return io_fail(err, path, "open", errno);
+    if (fd < 0) return lt_io_fail(err, path, "open", errno);
 
     lattice_status status = LATTICE_OK;
     struct stat info;
     if (fstat(fd, &info) != 0) {
-        status = io_fail(err, path, "open", errno);
+        status = lt_io_fail(err, path, "open", errno);
     } else if (S_ISDIR(info.st_mode)) {
         status = lt_fail(err, LATTICE_ERR_IO, "%s: is a folder, expected a file", path);
     } else if (!S_ISREG(info.st_mode)) {
@@ -87,7 +87,7 @@ lattice_status lt_file_open(const lattice_allocator *mem, const char *path, bool
         if (use_mmap) {
             void *map = mmap(NULL, file->size, PROT_READ, MAP_PRIVATE, fd, 0);
             if (map == MAP_FAILED) {
-                status = io_fail(err, path, "map", errno);
+                status = lt_io_fail(err, path, "map", errno);
             } else {
                 file->data = map;
                 file->mapped = true;
@@ -162,7 +162,7 @@ lattice_status lt_make_folders(const char *path, lattice_error *err)
     char part[PATH_LIMIT];
     size_t len = strlen(path);
     if (len == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the name of a folder is empty");
-    if (len >= sizeof part) return io_fail(err, path, "create the folder", ENAMETOOLONG);
+    if (len >= sizeof part) return lt_io_fail(err, path, "create the folder", ENAMETOOLONG);
     for (size_t i = 1; i <= len; i++) {
         if (path[i] != '/' && path[i] != '\0') continue;
         memcpy(part, path, i);
@@ -170,7 +170,7 @@ lattice_status lt_make_folders(const char *path, lattice_error *err)
         /* Whatever mkdir says of a folder that is there (it exists, read-only file system, no permission) does not matter. */
         if (mkdir(part, 0777) != 0) {
             int error = errno;
-            if (!lt_path_is_folder(part)) return io_fail(err, part, "create the folder", error);
+            if (!lt_path_is_folder(part)) return lt_io_fail(err, part, "create the folder", error);
         }
     }
     return LATTICE_OK;
@@ -220,7 +220,7 @@ lattice_status lt_replace_begin(const lattice_allocator *mem, const char *path, 
         if (replace->fd < 0 && errno != EEXIST && errno != EINTR) break;
     }
     if (replace->fd < 0) {
-        lattice_status status = io_fail(err, path, "create a temporary file beside it", errno);
+        lattice_status status = lt_io_fail(err, path, "create a temporary file beside it", errno);
         free_paths(replace);
         return status;
     }
@@ -235,7 +235,7 @@ lattice_status lt_replace_write(lt_replace *replace, const void *data, size_t si
     while (size > 0) {
         ssize_t put = write(replace->fd, from, size < LARGEST_TRANSFER ? size : LARGEST_TRANSFER);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return io_fail(err, replace->path.data, "write", errno);
+        if (put < 0) return lt_io_fail(err, replace->path.data, "write", errno);
         from += put;
         size -= (size_t)put;
     }
@@ -264,10 +264,10 @@ lattice_status lt_replace_commit(lt_replace *replace, lattice_error *err)
 {
     const char *path = replace->path.data;
     lattice_status status = LATTICE_OK;
-    if (sync_file(replace->fd) != 0) status = io_fail(err, path, "write to the disk", errno);
-    if (close(replace->fd) != 0 && status == LATTICE_OK) status = io_fail(err, path, "write", errno);
+    if (sync_file(replace->fd) != 0) status = lt_io_fail(err, path, "write to the disk", errno);
+    if (close(replace->fd) != 0 && status == LATTICE_OK) status = lt_io_fail(err, path, "write", errno);
     replace->fd = -1;
-    if (status == LATTICE_OK && rename(replace->temporary.data, path) != 0) status = io_fail(err, path, "replace", errno);
+    if (status == LATTICE_OK && rename(replace->temporary.data, path) != 0) status = lt_io_fail(err, path, "replace", errno);
     if (status == LATTICE_OK) {
         sync_folder_of(&replace->path);
     } else {

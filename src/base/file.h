@@ -19,6 +19,9 @@ void lt_file_close(lt_file *file);
 /* Tells the kernel that the pages wholly inside [offset, offset+size) are not needed now (they stay readable). */
 void lt_file_forget(const lt_file *file, size_t offset, size_t size);
 
+/* "PATH: cannot WHAT: the system's reason for errno `error`"; NOT_FOUND, NO_MEMORY or IO by that reason. */
+lattice_status lt_io_fail(lattice_error *err, const char *path, const char *what, int error);
+
 bool lt_path_exists(const char *path); /* a file or folder */
 bool lt_path_is_folder(const char *path);
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/bench_session.h"
 #include "cli/input.h"
 #include "format/json.h"
 
@@ -16,7 +17,7 @@ typedef struct bench_arguments {
     cli_common common;
     const char *shapes, *texts;
     double seconds;
-    size_t batch_tokens;
+    size_t batch_tokens, decode, prefill;
     bool profile;
 } bench_arguments;
 
@@ -28,6 +29,8 @@ static const cli_option options[] = {
     { "seconds",      0, CLI_NUMBER, AT(seconds),      "S", NULL, "1", 0.01, 3600, "time spent on each shape" },
     { "profile",      0, CLI_FLAG,   AT(profile),      NULL, NULL, NULL, 0, 0, "print time, rate and bytes of each operation" },
     { "texts",        0, CLI_STRING, AT(texts),        "FILE", NULL, NULL, 0, 0, "time texts to vectors instead: lines of FILE, or JSON lines when it ends in .jsonl" },
+    { "decode",       0, CLI_SIZE,   AT(decode),       "N", NULL, NULL, 1, 1000000, "time N tokens of a language model one by one instead" },
+    { "prefill",      0, CLI_SIZE,   AT(prefill),      "N", NULL, NULL, 1, 1000000, "time a prompt of N tokens instead" },
     { "batch-tokens", 0, CLI_SIZE,   AT(batch_tokens), "B", NULL, "16384", 1, 16777216, "tokens computed at once" },
     CLI_OPTIONS_RUN(bench_arguments),
     CLI_OPTIONS_JSON(bench_arguments, "print one JSON object"),
@@ -423,6 +426,30 @@ done:
     return status;
 }
 
+/* ------------------------------------------------------------------ prompts and tokens */
+
+static lattice_status bench_session(job *j, lattice_error *err)
+{
+    const bench_arguments *a = j->arguments;
+    cli_bench_session b = { .decode = a->decode, .prefill = a->prefill, .seconds = a->seconds };
+    LT_TRY(cli_bench_session_run(j->runtime, j->model, &b, err));
+    memory used = measure_memory(j);
+    if (a->common.json) {
+        lt_json_writer w = lt_json_writer_on(&j->out);
+        lt_json_write_begin(&w, '{');
+        write_number(&w, "open_ms", j->open_seconds * 1e3);
+        write_memory(&w, &used);
+        cli_bench_session_write(&b, &j->out, true);
+        lt_json_write_end(&w, '}');
+        lt_buf_byte(&j->out, '\n');
+    } else {
+        print_heading(j);
+        cli_bench_session_print(&b, &j->out);
+        print_memory(&j->out, &used);
+    }
+    return LATTICE_OK;
+}
+
 /* ------------------------------------------------------------------ the command */
 
 static lattice_status bench(job *j, cli_input *input, lattice_error *err)
@@ -440,6 +467,7 @@ static lattice_status bench(job *j, cli_input *input, lattice_error *err)
     lt_buf_free(&folder);
     LT_TRY(status);
     lattice_model_get_info(j->model, &j->info);
+    if (j->arguments->decode || j->arguments->prefill) return bench_session(j, err);
     return j->arguments->texts ? bench_texts(j, input, err) : bench_shapes(j, err);
 }
 
@@ -484,10 +512,12 @@ const cli_command cli_bench_command = {
     .summary = "speed and memory against this machine's peak",
     .description = "Times forward passes of given shapes and prints the median, tokens a second, and the\n"
                    "share of the multiply-add and read peaks that are measured beside them. --texts times\n"
-                   "whole texts, tokenising included. Both print each part of the memory.",
+                   "whole texts, tokenising included; --decode and --prefill a language model's two phases,\n"
+                   "with the share of the read bandwidth. All print each part of the memory.",
     .examples = "  lattice bench -m all-minilm-l6-v2 --threads 2\n"
                 "  lattice bench -m all-minilm-l6-v2 --shapes 32x128 --profile\n"
-                "  lattice bench -m all-minilm-l6-v2 --texts texts.jsonl",
+                "  lattice bench -m all-minilm-l6-v2 --texts texts.jsonl\n"
+                "  lattice bench -m ./qwen3.5 --prefill 512 --decode 64",
     .options = options,
     .arguments_size = sizeof(bench_arguments),
     .run = run,

@@ -27,6 +27,7 @@ extern const cli_command cli_perplexity_command;
 extern const cli_command cli_tokenize_command;
 extern const cli_command cli_inspect_command;
 extern const cli_command cli_cache_command;
+extern const cli_command cli_quantize_command;
 extern const cli_command cli_bench_command;
 extern const cli_command cli_version_command;
 extern const cli_command cli_serve_command;

@@ -12,6 +12,7 @@ static const cli_command *const commands[] = {
     &cli_perplexity_command,
     &cli_tokenize_command,
     &cli_inspect_command,
+    &cli_quantize_command,
 #ifdef LATTICE_SERVER
     &cli_serve_command,
 #endif

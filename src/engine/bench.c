@@ -91,6 +91,18 @@ done:
     return status;
 }
 
+double lattice_token_bytes(const lattice_model *m)
+{
+    const lt_tail *tail = &m->plan.tails[LT_TAIL_LOGITS];
+    static const size_t starts[2] = { 0, 1 };
+    const lt_batch one = { .n_tokens = 1, .n_seqs = 1, .n_out = 1, .seq_starts = starts, .past_lens = starts };
+    double bytes = 0;
+    if (!tail->present) return 0;
+    for (size_t i = 0; i < m->plan.n_body; i++) bytes += lt_op_bytes(&m->plan, &m->plan.ops[i], &one);
+    for (int i = 0; i < tail->n_ops; i++) bytes += lt_op_bytes(&m->plan, &m->plan.ops[tail->first_op + i], &one);
+    return bytes;
+}
+
 /* ------------------------------------------------------------------ the machine's peak */
 
 enum { PEAK_ROUNDS = 20000 };

@@ -1,5 +1,6 @@
 /* Opening a model: configuration, weights, plan, backend, tokenizer; and questions about an open one. */
 #include "engine/model.h"
+#include "format/q8_0.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -257,6 +258,12 @@ lattice_head lt_model_head(const lattice_model *m)
 
 void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
 {
+    static const char *const compute_names[] = {
+        [LATTICE_COMPUTE_AUTO] = "auto",
+        [LATTICE_COMPUTE_F32] = "f32",
+        [LATTICE_COMPUTE_BF16] = "bf16",
+        [LATTICE_COMPUTE_INT8] = "int8",
+    };
     static const char *const no_yes[] = { "no", "yes" };
     lattice_head head = lt_model_head(m);
     bool is_classifier = head == LATTICE_HEAD_CLASSIFIER, is_reranker = head == LATTICE_HEAD_RERANKER;
@@ -273,7 +280,7 @@ void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
         .max_positions = m->max_positions,
         .batch_tokens = m->batch_tokens,
         .normalizes = m->sentence.normalize,
-        .compute = m->backend->compute(m->program) == LATTICE_COMPUTE_BF16 ? "bf16" : "f32",
+        .compute = compute_names[m->backend->compute(m->program)],
         .device = m->backend->name,
         .isa = m->backend->isa,
         .n_parameters = m->n_parameters,
@@ -308,9 +315,31 @@ static void print_index(const lt_tensor *tensor, size_t flat, char *out, size_t 
     if (tensor->rank == 0) snprintf(out, capacity, "0");
 }
 
+/* Of blocks only the scales can be anything else than finite. */
+static lattice_status check_q8_0(const lattice_model *m, lt_checkpoint *checkpoint, const lt_tensor *tensor, lattice_error *err)
+{
+    const void *data;
+    LT_TRY(lt_checkpoint_data(checkpoint, tensor, &data, err));
+    const size_t rows = tensor->shape[0], blocks = tensor->shape[1] / LT_Q8_0_BLOCK;
+    const char *scales = (const char *)data + lt_q8_0_scales_offset(rows, tensor->shape[1]);
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t b = 0; b < blocks; b++) {
+            float scale;
+            m->kernels->convert(&scale, scales + ((row / LT_Q8_0_PANEL * blocks + b) * LT_Q8_0_PANEL + row % LT_Q8_0_PANEL) * 2,
+                                LT_F16, 1);
+            if (m->kernels->all_finite(&scale, 1)) continue;
+            return lt_fail(err, LATTICE_ERR_NOT_FINITE, "%s/%s: tensor '%.*s' has a scale that is %s at [%zu, %zu]",
+                           lt_checkpoint_folder(checkpoint), lt_checkpoint_shard_name(checkpoint, tensor->shard),
+                           LT_STR_ARG(tensor->name), scale != scale ? "NaN" : "infinite", row, b * LT_Q8_0_BLOCK);
+        }
+    }
+    return LATTICE_OK;
+}
+
 static lattice_status check_tensor(lattice_model *m, lt_checkpoint *checkpoint, const lt_tensor *tensor, float *block,
                                    size_t block_size, lattice_error *err)
 {
+    if (tensor->dtype == LT_Q8_0) return check_q8_0(m, checkpoint, tensor, err);
     if (tensor->dtype != LT_F32 && tensor->dtype != LT_F16 && tensor->dtype != LT_BF16) return LATTICE_OK;
     const void *data;
     LT_TRY(lt_checkpoint_data(checkpoint, tensor, &data, err));

@@ -6,6 +6,7 @@
 #include "format/safetensors.h"
 
 #include "format/json.h"
+#include "format/q8_0.h"
 
 /* ------------------------------------------------------------------ types */
 
@@ -117,7 +118,33 @@ static lattice_status read_metadata(header_reader *r)
         LT_TRY(lt_json_next_member(&r->json, &key, &more));
         if (!more) return LATTICE_OK;
         LT_TRY(lt_json_string(&r->json, &value));
+        lt_str *kept = lt_str_is(key, LT_QUANTIZATION_KEY) ? &r->out->quantization
+                       : lt_str_is(key, LT_LAYOUT_KEY)     ? &r->out->layout
+                                                           : NULL;
+        if (!kept) continue;
+        const char *copy = lt_arena_copy(&r->out->arena, value.data, value.len);
+        if (!copy) return lt_no_memory(r->fault, value.len, "metadata");
+        *kept = (lt_str){ copy, value.len };
     }
+}
+
+/* How a file is quantised must be known, and in which layout, before a block of it is read. */
+static lattice_status check_quantization(header_reader *r)
+{
+    const lt_safetensors *out = r->out;
+    r->tensor = lt_str_of(metadata_key);
+    if (out->quantization.data && !lt_str_is(out->quantization, "q8_0"))
+        return lt_fail(r->fault, LATTICE_ERR_UNSUPPORTED, "quantisation '%.*s' is not known; q8_0 is",
+                       LT_STR_ARG(out->quantization));
+    for (size_t i = 0; i < out->n; i++) {
+        if (out->tensors[i].dtype != LT_Q8_0) continue;
+        r->tensor = out->tensors[i].name;
+        if (!out->layout.data) return lt_fail(r->fault, LATTICE_ERR_FORMAT, "Q8_0 in a file without " LT_LAYOUT_KEY);
+        if (!lt_str_is(out->layout, LT_Q8_0_LAYOUT))
+            return lt_fail(r->fault, LATTICE_ERR_UNSUPPORTED, "layout '%.*s' of Q8_0 is not known; " LT_Q8_0_LAYOUT " is",
+                           LT_STR_ARG(out->layout));
+    }
+    return LATTICE_OK;
 }
 
 static lattice_status read_shape(header_reader *r, lt_tensor *tensor)
@@ -156,9 +183,9 @@ static lattice_status byte_size(header_reader *r, lt_tensor *tensor, const dtype
         if (!lt_mul(n, tensor->shape[i], &n)) return lt_fail(r->fault, LATTICE_ERR_FORMAT, overflow);
     tensor->n_elements = n;
     if (type->dtype == LT_Q8_0) {
-        if (tensor->rank == 0 || tensor->shape[tensor->rank - 1] % 32 != 0)
-            return lt_fail(r->fault, LATTICE_ERR_FORMAT, "Q8_0 needs a last dimension divisible by 32");
-        if (!lt_mul(n / 32, 34, bytes)) return lt_fail(r->fault, LATTICE_ERR_FORMAT, overflow);
+        if (tensor->rank != 2 || tensor->shape[1] % LT_Q8_0_BLOCK != 0)
+            return lt_fail(r->fault, LATTICE_ERR_FORMAT, "Q8_0 needs two dimensions, the last of them divisible by 32");
+        if (!lt_q8_0_size(tensor->shape[0], tensor->shape[1], bytes)) return lt_fail(r->fault, LATTICE_ERR_FORMAT, overflow);
         return LATTICE_OK;
     }
     size_t bits;
@@ -311,6 +338,7 @@ lattice_status lt_safetensors_parse(const lattice_allocator *mem, const char *na
     }
     for (size_t i = 0; i < out->n; i++) out->by_name[i] = &out->tensors[i];
     LT_GO(check_tiling(&r));
+    LT_GO(check_quantization(&r));
     lt_sort_pointers((const void **)out->by_name, out->n, by_name);
     for (size_t i = 0; i < out->n; i++) out->tensors[i].offset += 8 + length;
 done:

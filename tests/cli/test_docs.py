@@ -9,7 +9,7 @@ import unittest
 
 LATTICE = os.environ["LATTICE"]
 SOURCE = os.environ["LATTICE_SOURCE"]
-DOCUMENTS = ("README.md", "docs/embedding.md", "docs/serving.md", "docs/DESIGN.md")
+DOCUMENTS = ("README.md", "docs/embedding.md", "docs/serving.md", "docs/quantised.md", "docs/DESIGN.md")
 
 
 def read(name):

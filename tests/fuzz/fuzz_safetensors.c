@@ -1,8 +1,9 @@
 /* A safetensors file: the input is the file's head; what is not there of its data counts by the size that a prefix of 8 bytes
- * names. Every tensor that is accepted must lie inside the file and be found by its name. */
+ * names. Every tensor that is accepted must lie inside the file and be found by its name; rows of Q8_0 that are there are decoded. */
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "format/q8_0.h"
 #include "format/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -21,6 +22,12 @@ static void check(const uint8_t *data, size_t size, uint64_t file_size)
             if (tensor->offset < 8 + length || tensor->offset > file_size || tensor->size > file_size - tensor->offset) abort();
             if (lt_safetensors_find(&file, tensor->name) != tensor) abort();
             total += tensor->size;
+            if (tensor->dtype != LT_Q8_0 || file_size > size || tensor->shape[0] == 0 || tensor->shape[1] == 0) continue;
+            float *row = malloc(tensor->shape[1] * sizeof *row);
+            if (!row) abort();
+            lt_q8_0_decode_row(data + tensor->offset, tensor->shape[0], tensor->shape[1], 0, false, row);
+            lt_q8_0_decode_row(data + tensor->offset, tensor->shape[0], tensor->shape[1], tensor->shape[0] - 1, true, row);
+            free(row);
         }
         if (total != file_size) abort(); /* the tensors tile the data */
     }

@@ -500,7 +500,7 @@ static void linear_rows_do_not_depend_on_rows_or_panels_together(void **state)
 /* From rows as they are stored, or from panels packed of them: the same bits. */
 static void check_linear_few(const lt_kernels *set)
 {
-    const size_t ks[] = { 1, 3, 16, 31, 32, 33, 48, 65, 100 }, ns[] = { 1, 7, 16, 33, 70 };
+    const size_t ks[] = { 1, 3, 16, 31, 32, 33, 48, 65, 100 }, ns[] = { set->nr, 2 * set->nr, 3 * set->nr };
     size_t i = 0;
     for (size_t type = 0; type < 3; type++) {
         for (size_t ki = 0; ki < sizeof ks / sizeof *ks; ki++) {

@@ -154,9 +154,9 @@ static void every_published_type_is_recognised(void **state)
         size_t bytes; /* of 32 elements */
         lt_dtype dtype;
     } types[] = {
-        { "F32", 128, LT_F32 },      { "F16", 64, LT_F16 },       { "BF16", 64, LT_BF16 },  { "Q8_0", 34, LT_Q8_0 },
+        { "F32", 128, LT_F32 },      { "F16", 64, LT_F16 },       { "BF16", 64, LT_BF16 },  { "F64", 256, LT_F64 },
         { "I8", 32, LT_I8 },         { "U8", 32, LT_U8 },         { "I16", 64, LT_I16 },    { "I32", 128, LT_I32 },
-        { "I64", 256, LT_I64 },      { "F64", 256, LT_F64 },      { "BOOL", 32, LT_BOOL },  { "U16", 64, LT_OTHER },
+        { "I64", 256, LT_I64 },      { "BOOL", 32, LT_BOOL },  { "U16", 64, LT_OTHER },
         { "U32", 128, LT_OTHER },    { "U64", 256, LT_OTHER },    { "C64", 256, LT_OTHER }, { "F8_E4M3", 32, LT_OTHER },
         { "F8_E5M2", 32, LT_OTHER }, { "F8_E8M0", 32, LT_OTHER }, { "F4", 16, LT_OTHER },   { "F6_E2M3", 24, LT_OTHER },
         { "F6_E3M2", 24, LT_OTHER },
@@ -171,8 +171,7 @@ static void every_published_type_is_recognised(void **state)
         assert_int_equal(file.tensors[0].dtype, types[i].dtype);
         assert_true(lt_str_is(file.tensors[0].dtype_name, types[i].name));
         assert_string_equal(lt_dtype_name(types[i].dtype), types[i].dtype == LT_OTHER ? "other" : types[i].name);
-        bool sized = types[i].dtype != LT_OTHER && types[i].dtype != LT_Q8_0;
-        assert_int_equal(lt_dtype_size(types[i].dtype), sized ? types[i].bytes / 32 : 0);
+        assert_int_equal(lt_dtype_size(types[i].dtype), types[i].dtype != LT_OTHER ? types[i].bytes / 32 : 0);
         lt_safetensors_free(&file);
     }
 }
@@ -228,10 +227,36 @@ static void sizes_must_match_shape_and_type(void **state)
           "m.safetensors: tensor 'a': the product of the shape overflows" },
         { "{" T("a", "F4", "[3]", 0, 2) "}", 2, "m.safetensors: tensor 'a': 3 elements of type F4 do not fill whole bytes" },
         { "{" T("a", "Q8_0", "[32,16]", 0, 544) "}", 544,
-          "m.safetensors: tensor 'a': Q8_0 needs a last dimension divisible by 32" },
-        { "{" T("a", "Q8_0", "[]", 0, 34) "}", 34, "m.safetensors: tensor 'a': Q8_0 needs a last dimension divisible by 32" },
-        { "{" T("a", "Q8_0", "[2,32]", 0, 64) "}", 64,
-          "m.safetensors: tensor 'a': takes 64 bytes, but its shape and type Q8_0 need 68" });
+          "m.safetensors: tensor 'a': Q8_0 needs two dimensions, the last of them divisible by 32" },
+        { "{" T("a", "Q8_0", "[32]", 0, 34) "}", 34,
+          "m.safetensors: tensor 'a': Q8_0 needs two dimensions, the last of them divisible by 32" },
+        { "{" T("a", "Q8_0", "[2,32]", 0, 68) "}", 68,
+          "m.safetensors: tensor 'a': takes 68 bytes, but its shape and type Q8_0 need 576" },
+        { "{" T("a", "Q8_0", "[18446744073709551615,32]", 0, 0) "}", 0,
+          "m.safetensors: tensor 'a': the product of the shape overflows" });
+}
+
+#define META(quantization, layout) \
+    "{\"__metadata__\":{\"lattice.quantization\":\"" quantization "\",\"lattice.layout\":\"" layout "\"}," \
+    T("a", "Q8_0", "[17,32]", 0, 1088) "}"
+
+static void blocks_are_read_in_the_layout_that_is_known(void **state)
+{
+    (void)state;
+    lt_safetensors file;
+    lattice_error err = { 0 };
+    assert_ok_err(parse(META("q8_0", "1"), 1088, &file, &err), &err);
+    assert_int_equal(file.tensors[0].dtype, LT_Q8_0);
+    assert_int_equal(file.tensors[0].n_elements, 17 * 32);
+    assert_int_equal(lt_dtype_size(LT_Q8_0), 0);
+    assert_string_equal(lt_dtype_name(LT_Q8_0), "Q8_0");
+    assert_true(lt_str_is(file.quantization, "q8_0"));
+    lt_safetensors_free(&file);
+    REFUSED(LATTICE_ERR_UNSUPPORTED,
+            { META("q4_k", "1"), 1088, "m.safetensors: '__metadata__': quantisation 'q4_k' is not known; q8_0 is" },
+            { META("q8_0", "2"), 1088, "m.safetensors: tensor 'a': layout '2' of Q8_0 is not known; 1 is" });
+    REFUSED(LATTICE_ERR_FORMAT, { "{" T("a", "Q8_0", "[17,32]", 0, 1088) "}", 1088,
+                                  "m.safetensors: tensor 'a': Q8_0 in a file without lattice.layout" });
 }
 
 static void unknown_types_and_missing_members_are_refused(void **state)
@@ -350,6 +375,7 @@ int main(void)
         cmocka_unit_test(unknown_members_and_any_order_of_members_are_accepted),
         cmocka_unit_test(offsets_must_tile_the_data),
         cmocka_unit_test(sizes_must_match_shape_and_type),
+        cmocka_unit_test(blocks_are_read_in_the_layout_that_is_known),
         cmocka_unit_test(unknown_types_and_missing_members_are_refused),
         cmocka_unit_test(what_is_not_such_json_is_refused),
         cmocka_unit_test(a_header_that_does_not_fit_in_the_file_is_refused),

@@ -19,6 +19,8 @@ typedef struct lt_cpu_backend {
  * columns. */
 #define TOUCHED_TILES 4
 #define TOUCHED_COLUMN_ROWS 512
+/* So are groups whose Q8_0 matrices come from memory every time, being larger than the near caches. */
+#define STREAMED_BYTES ((size_t)8 << 20)
 
 /* Those with fast products of bfloat16 on this architecture, for messages. */
 #if defined(__aarch64__)
@@ -35,8 +37,9 @@ static bool supports(const lt_backend *backend, const lt_plan *plan, const lt_op
     for (int i = 0; i < 4; i++) {
         if (op->weight[i] == LT_NONE) continue;
         lt_dtype dtype = plan->weights[op->weight[i]].dtype;
-        if (dtype != LT_F32 && dtype != LT_F16 && dtype != LT_BF16) {
-            *reason = "weights must be F32, F16 or BF16";
+        const bool is_matrix = (op->code == LT_OP_LINEAR && i == 0) || op->code == LT_OP_EMBED;
+        if (dtype != LT_F32 && dtype != LT_F16 && dtype != LT_BF16 && (dtype != LT_Q8_0 || !is_matrix)) {
+            *reason = "weights must be F32, F16, BF16 or, of matrices, Q8_0";
             return false;
         }
     }
@@ -69,7 +72,10 @@ static lt_cpu_range group_ops(lt_program *p, size_t begin, size_t end)
             range.n++;
         }
         group->n_ops++;
-        if (op->code == LT_OP_LINEAR && !p->weights.list[op->weight[0]].panels) group->touched = true;
+        if (op->code != LT_OP_LINEAR) continue;
+        const lt_cpu_weight *w = &p->weights.list[op->weight[0]];
+        if (!w->panels && !w->is_q8) group->touched = true;
+        if (w->is_q8) group->q8_bytes += w->source->rows * w->source->cols;
     }
     return range;
 }
@@ -79,9 +85,10 @@ static void size_groups(lt_program *p)
     size_t tile = p->kernels->tile_rows, columns = (size_t)p->n_threads * COLUMN_ROWS_PER_THREAD;
     for (size_t i = 0; i < p->n_groups; i++) {
         lt_cpu_group *group = &p->groups[i];
-        group->tile_rows = group->touched ? tile * TOUCHED_TILES : tile;
+        const bool streamed = group->touched || group->q8_bytes > STREAMED_BYTES;
+        group->tile_rows = streamed ? tile * TOUCHED_TILES : tile;
         group->column_rows = p->n_threads == 1 ? 0 : columns;
-        if (group->touched && group->column_rows < TOUCHED_COLUMN_ROWS) group->column_rows = TOUCHED_COLUMN_ROWS;
+        if (streamed && group->column_rows < TOUCHED_COLUMN_ROWS) group->column_rows = TOUCHED_COLUMN_ROWS;
     }
 }
 
@@ -247,6 +254,12 @@ static bool size_memory(lt_program *p, size_t *bytes)
         size_t ld = lt_cpu_leading(lt_panel_rows(p->kernels, p->weights.max_cols));
         if (!lt_mul(ld, most_rows, &p->rounded_floats)) return false;
     }
+    if (p->q8) {
+        size_t floats;
+        if (!lt_mul(lt_q8_row_bytes(p->weights.max_cols) / sizeof(float), most_rows, &floats)) return false;
+        if (floats > p->rounded_floats) p->rounded_floats = floats;
+    }
+    p->rounded_floats = lt_round_up(p->rounded_floats, 16);
     /* An odd number of cache lines past a page, so that the threads' parts do not fall on the same cache sets. */
     if (!lt_add(p->tile_floats, p->attention_floats, &p->thread_floats) ||
         !lt_add(p->thread_floats, p->panel_floats, &p->thread_floats) ||
@@ -328,11 +341,25 @@ static void program_free(lt_program *p)
     lt_free(mem, p);
 }
 
-static lattice_status compile_program(lt_program *p, const lt_compile_options *options, lattice_error *err)
+/* What states keep keys and values as: halves beside integer products. bfloat16 goes with products of it, which take them as they
+ * are. */
+static lt_dtype row_type(const lt_program *p, const lt_compile_options *options)
+{
+    if (p->q8) return LT_F16;
+    if (p->kernels->compute == LATTICE_COMPUTE_BF16) return LT_BF16;
+    return options->half_rows ? LT_F16 : LT_F32;
+}
+
+static lattice_status compile_program(lt_program *p, const lt_compile_options *options, lattice_compute asked, lattice_error *err)
 {
     const lt_plan *plan = p->plan;
     const lattice_allocator *mem = &p->runtime->mem;
-    LT_TRY(lt_cpu_weights_bind(&p->weights, plan, options, p->kernels, mem, err));
+    const bool integers = asked == LATTICE_COMPUTE_AUTO || asked == LATTICE_COMPUTE_INT8;
+    LT_TRY(lt_cpu_weights_bind(&p->weights, plan, options, p->kernels, integers, mem, err));
+    if (p->weights.has_q8) p->q8 = lt_q8_kernels_for(p->kernels);
+    if (asked == LATTICE_COMPUTE_INT8 && !p->q8)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: compute int8 needs weights in Q8_0; `lattice quantize` makes them");
+    p->row_type = row_type(p, options);
     p->groups = lt_alloc_array(mem, plan->n_ops, sizeof *p->groups);
     p->places = lt_alloc_zero(mem, plan->n_values * sizeof *p->places);
     if (!p->groups || !p->places) return lt_no_memory(err, plan->n_ops * sizeof *p->groups, "a compiled plan");
@@ -347,21 +374,11 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
     return reserve_memory(p, err);
 }
 
-/* auto is float32 for 16-bit weights, too, until bfloat16 is measured to be faster on a CPU (docs/DESIGN.md has what was seen).
- */
+/* What is not multiplied in integers. auto is float32 for 16-bit weights, too, until bfloat16 is measured to be faster on a CPU
+ * (docs/DESIGN.md has what was seen). */
 static const lt_kernels *choose_arithmetic(const lt_cpu_backend *cpu)
 {
     return cpu->compute == LATTICE_COMPUTE_BF16 ? cpu->kernels->bf16 : cpu->kernels;
-}
-
-/* What states keep keys and values as. bfloat16 goes with products of it, which take them as they are. */
-static lt_dtype row_type(const lt_program *p, const lt_compile_options *options)
-{
-    switch (p->kernels->compute) {
-    case LATTICE_COMPUTE_BF16: return LT_BF16;
-    case LATTICE_COMPUTE_INT8: return LT_F16;
-    default: return options->half_rows ? LT_F16 : LT_F32;
-    }
 }
 
 static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt_compile_options *options, lt_program **program,
@@ -384,7 +401,6 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     p->runtime = cpu->runtime;
     p->kernels = choose_arithmetic(cpu);
     p->plan = plan;
-    p->row_type = row_type(p, options);
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;
     p->n_threads = lt_pool_threads(cpu->runtime->pool);
@@ -392,7 +408,7 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
         lt_free(&cpu->runtime->mem, p);
         return lt_fail(err, LATTICE_ERR_NO_MEMORY, "out of memory for a lock");
     }
-    lattice_status status = compile_program(p, options, err);
+    lattice_status status = compile_program(p, options, cpu->compute, err);
     if (status != LATTICE_OK) {
         program_free(p);
         return status;
@@ -413,7 +429,7 @@ static void memory(const lt_program *program, lt_memory_report *report)
 
 static lattice_compute arithmetic(const lt_program *program)
 {
-    return program->kernels->compute;
+    return program->q8 ? LATTICE_COMPUTE_INT8 : program->kernels->compute;
 }
 
 static void backend_free(lt_backend *backend)
@@ -439,8 +455,6 @@ lattice_status lt_cpu_backend_create(lattice_runtime *runtime, const char *isa, 
                                      lattice_error *err)
 {
     *backend = NULL;
-    if (compute == LATTICE_COMPUTE_INT8)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: only float32 and bfloat16 arithmetic are built in");
     const lt_kernels *kernels = lt_kernels_find(isa);
     if (!kernels || (compute == LATTICE_COMPUTE_BF16 && !kernels->bf16)) {
         char names[128];

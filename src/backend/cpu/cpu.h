@@ -12,17 +12,19 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/q8.h"
 
 /* ------------------------------------------------------------------ weights (weights.c) */
 
 /* What a weight is kept as. A matrix that is also a table (a tied output projection) is both. */
 typedef struct lt_cpu_weight {
     const lt_weight *source;
-    const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored */
+    const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored; Q8_0: those of its whole tensor */
     bool is_vector, is_table, is_matrix;
     bool is_taps;      /* a vector that is the taps of a convolution: [taps][channels] */
     bool is_glu;       /* gate over up: the panels of the two alternate, each half padded by itself */
     bool is_head;      /* a matrix of the logits tail alone: never packed once */
+    bool is_q8;        /* a matrix multiplied in integers, as mapped: n_panels counts panels of 16, those of each segment by itself */
     float *vector;     /* vectors: [rows], converted when compiled */
     float *panels;     /* matrices: [n_panels][lt_panel_rows][nr], filled by the first run; NULL: packed whenever touched */
     size_t n_panels;   /* matrices; of gate and up together */
@@ -36,13 +38,15 @@ typedef struct lt_cpu_weights {
     lt_reserve panels;
     size_t packed_bytes, stored_bytes;
     size_t n_items;  /* panels to pack once */
+    bool has_q8;     /* a matrix is_q8 */
     size_t max_cols; /* of all matrices */
 } lt_cpu_weights;
 
 /* Decides for every weight of the plan whether it is used as mapped, packed once or packed when touched, and opens its shard.
- * The only place that decides it. lt_cpu_weights_free releases it, also after a failure. */
+ * The only place that decides it. integers: Q8_0 is multiplied in integers, else dequantised.
+ * lt_cpu_weights_free releases it, also after a failure. */
 lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
-                                   const lt_kernels *kernels, const lattice_allocator *mem, lattice_error *err);
+                                   const lt_kernels *kernels, bool integers, const lattice_allocator *mem, lattice_error *err);
 void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem);
 /* Fills the packed copies: every thread of a region calls it with the same counter, 0 at first, and gather scratch of its own. */
 void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather);
@@ -52,9 +56,19 @@ void lt_cpu_weights_forget(const lt_cpu_weights *weights);
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather);
 /* Where the bytes lie that panel `index` is packed from, *size of them (all but those of a further segment). */
 const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size);
-/* The rows of panel `index` as stored, NULL where they lie in several segments. */
+/* The rows of panel `index` as linear_few reads them; NULL where they are fewer than a panel has, in several segments or blocks. */
 const void *lt_cpu_panel_rows(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index);
+/* Row `row` of a table, or of a matrix that is one: dst[cols], or added to it. */
+void lt_cpu_read_row(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t row, bool add, float *dst);
+/* The first column of the result's panel `index`, of which there are lt_cpu_result_panels; of the last and one more, the width. */
+size_t lt_cpu_panel_column(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index);
+size_t lt_cpu_result_panels(const lt_cpu_weight *weight);
 size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels);
+
+/* Panels [begin, end) of the result of a matrix that is_q8 (q8.c). out: m, k, bias, activation, residual, y, from column 0; x: its
+ * rows as `quantize` leaves them. */
+void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, const void *x, size_t begin,
+                      size_t end);
 
 /* ------------------------------------------------------------------ program (cpu.c) */
 
@@ -63,6 +77,7 @@ typedef struct lt_cpu_group {
     lt_rows rows; /* of what its ops write */
     size_t first_op, n_ops;
     bool touched;       /* a matrix of it is packed whenever touched */
+    size_t q8_bytes;    /* of matrices that are multiplied in integers */
     size_t local_width; /* floats a row of its local values */
     size_t tile_rows;   /* rows of a tile at most */
     size_t column_rows; /* up to so many rows, threads split columns instead of rows */
@@ -86,6 +101,7 @@ typedef struct lt_cpu_range {
 struct lt_program {
     lattice_runtime *runtime;
     const lt_kernels *kernels;
+    const lt_q8_kernels *q8; /* NULL: nothing is multiplied in integers */
     const lt_plan *plan;
     size_t max_tokens, max_seqs;
     int n_threads;

@@ -101,14 +101,7 @@ static void embed(const run *r, const lt_op *op, const frame *f, part p)
             batch->type_ids && !op->type_zero ? batch->type_ids[row] : 0,
         };
         for (int i = 0; i < 3; i++) {
-            if (!tables[i]) continue;
-            const lt_weight *source = tables[i]->source;
-            const uint8_t *from = tables[i]->data[0] + index[i] * source->cols * lt_dtype_size(source->dtype);
-            if (i == 0) {
-                r->kernels->convert(out.data, from, source->dtype, source->cols);
-            } else {
-                r->kernels->accumulate(out.data, from, source->dtype, source->cols);
-            }
+            if (tables[i]) lt_cpu_read_row(tables[i], r->kernels, index[i], i > 0, out.data);
         }
     }
 }
@@ -226,6 +219,12 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         args.residual = residual.data + op->in[1].column;
         args.ldr = residual.ld;
     }
+    if (w->is_q8) {
+        void *bytes = rounded_scratch(r, f->thread);
+        r->program->q8->quantize(args.x, args.ldx, args.m, k, bytes);
+        lt_cpu_q8_linear(w, r->program->q8, &args, bytes, p.panel_begin, p.panel_end);
+        return;
+    }
     if (r->kernels->round_rows) {
         float *rounded = rounded_scratch(r, f->thread);
         size_t ld = lt_cpu_leading(lt_panel_rows(r->kernels, k));
@@ -308,8 +307,7 @@ static void trace(const run *r, const lt_op *op, const frame *f, part p, size_t 
 static size_t panels_of(const run *r, const lt_op *op)
 {
     if (op->code != LT_OP_LINEAR) return 0;
-    const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
-    return w->is_glu ? w->n_panels / 2 : w->n_panels; /* panels of columns of the result */
+    return lt_cpu_result_panels(&r->program->weights.list[op->weight[0]]);
 }
 
 static void row_op(const run *r, const lt_op *op, const frame *f, part p)
@@ -330,10 +328,11 @@ static void row_op(const run *r, const lt_op *op, const frame *f, part p)
     case LT_OP_COUNT: break;
     }
     if (op->trace > 0 && r->batch->trace) {
-        size_t begin = 0, end = r->plan->values[op->out[0]].width, nr = r->kernels->nr;
+        size_t begin = 0, end = r->plan->values[op->out[0]].width;
         if (op->code == LT_OP_LINEAR) {
-            begin = p.panel_begin * nr;
-            if (p.panel_end * nr < end) end = p.panel_end * nr;
+            const lt_cpu_weight *w = &r->program->weights.list[op->weight[0]];
+            begin = lt_cpu_panel_column(w, r->kernels, p.panel_begin);
+            end = lt_cpu_panel_column(w, r->kernels, p.panel_end);
         }
         trace(r, op, f, p, begin, end);
     }

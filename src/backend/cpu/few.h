@@ -23,26 +23,18 @@ LT_VECTOR void few_fetch(const unsigned char *next, size_t bytes)
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
 }
 
-/* One square whose rows begin at w, the first n <= 2 LT_VL (pairs, and bfloat16 taken as pairs) or LT_VL elements of each. */
-LT_VECTOR void few_square(size_t m, vf acc[FEW_ROWS], const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t rows,
-                          size_t n, const float *x, size_t ldx, bool split, bool pairs)
+/* One square whose rows begin at w, `n` elements of each: LT_VL, of pairs and where bfloat16 is split twice as many, or fewer. */
+LT_VECTOR void few_square(size_t m, vf acc[FEW_ROWS], const unsigned char *w, lt_dtype dtype, size_t row_bytes, size_t n,
+                          bool full, const float *x, size_t ldx, bool split, bool pairs)
 {
     vf square[LT_VL];
-    const bool full = n == (pairs || split ? 2 * LT_VL : LT_VL);
-    if (full && rows == LT_VL && (split || dtype == (pairs ? LT_BF16 : LT_F32))) {
+    if (full && (split || dtype == (pairs ? LT_BF16 : LT_F32))) {
         v_load_square(square, w, row_bytes);
     } else {
         LT_UNROLL
         for (size_t r = 0; r < LT_VL; r++) {
             const unsigned char *p = w + r * row_bytes;
-            if (r >= rows)
-                square[r] = v_zero();
-            else if (pairs)
-                square[r] = load_pairs(p, dtype, n);
-            else if (split)
-                square[r] = v_load(p);
-            else
-                square[r] = full ? load_as(p, dtype) : load_as_n(p, dtype, n);
+            square[r] = pairs ? load_pairs(p, dtype, n) : full || n == LT_VL ? load_as(p, dtype) : load_as_n(p, dtype, n);
         }
         v_transpose(square);
     }
@@ -57,28 +49,24 @@ LT_VECTOR void few_square(size_t m, vf acc[FEW_ROWS], const unsigned char *w, lt
     }
 }
 
-/* LT_VL outputs of m rows: c[i][0..LT_VL), rows of W at w, `rows` of them. */
-LT_VECTOR void few_outputs(size_t m, const lt_linear *a, const float *x, const unsigned char *w, lt_dtype dtype, size_t rows,
-                           float *c, bool pairs)
+/* LT_VL outputs of m rows: c[i][0..LT_VL), rows of W at w. */
+LT_VECTOR void few_outputs(size_t m, const lt_linear *a, const float *x, const unsigned char *w, lt_dtype dtype, float *c,
+                           bool pairs)
 {
     const size_t size = dtype == LT_F32 ? 4 : 2, row_bytes = a->ldw * size, k = a->k, ldx = a->ldx;
     const bool split = dtype == LT_BF16 && !pairs;
-    const size_t wide = pairs || split ? 2 * LT_VL : LT_VL;
+    const size_t wide = pairs || split ? 2 * LT_VL : LT_VL, narrow = pairs ? 2 * LT_VL : LT_VL;
     vf acc[FEW_ROWS];
     LT_UNROLL
     for (size_t i = 0; i < m; i++) acc[i] = v_zero();
-    /* Any address is harmless, past the matrix too. */
     const unsigned char *next = (const unsigned char *)((uintptr_t)w + LT_VL * row_bytes);
     size_t kk = 0;
     for (; kk + wide <= k; kk += wide, next += wide * size * LT_VL, w += wide * size, x += pairs ? LT_VL : wide) {
         few_fetch(next, wide * size * LT_VL);
-        few_square(m, acc, w, dtype, row_bytes, rows, wide, x, ldx, split, pairs);
+        few_square(m, acc, w, dtype, row_bytes, wide, true, x, ldx, split, pairs);
     }
-    if (split && kk + LT_VL <= k) {
-        few_square(m, acc, w, dtype, row_bytes, rows, LT_VL, x, ldx, false, false);
-        kk += LT_VL, w += LT_VL * size, x += LT_VL;
-    }
-    if (kk < k) few_square(m, acc, w, dtype, row_bytes, rows, k - kk, x, ldx, false, pairs);
+    for (; kk < k; kk += narrow, w += narrow * size, x += LT_VL)
+        few_square(m, acc, w, dtype, row_bytes, min_size(narrow, k - kk), false, x, ldx, false, pairs);
     LT_UNROLL
     for (size_t i = 0; i < m; i++) v_store(c + i * LT_NR, acc[i]);
 }
@@ -88,16 +76,9 @@ LT_VECTOR void few_panel(size_t m, const lt_linear *a, size_t row, size_t index,
 {
     _Alignas(64) float c[FEW_ROWS * LT_NR];
     const size_t row_bytes = a->ldw * (dtype == LT_F32 ? 4 : 2);
-    const float *x = a->x + row * a->ldx;
     const unsigned char *w = (const unsigned char *)a->w + (index - a->panel_begin) * LT_NR * row_bytes;
-    const size_t cols = min_size(LT_NR, a->n - index * LT_NR);
-    for (size_t g = 0; g < cols; g += LT_VL) {
-        if (g + LT_VL <= cols)
-            few_outputs(m, a, x, w + g * row_bytes, dtype, LT_VL, c + g, pairs);
-        else
-            few_outputs(m, a, x, w + g * row_bytes, dtype, cols - g, c + g, pairs);
-    }
-    finish_tile(a, c, row, m, index * LT_NR);
+    for (size_t g = 0; g < LT_NR; g += LT_VL) few_outputs(m, a, a->x + row * a->ldx, w + g * row_bytes, dtype, c + g, pairs);
+    finish_tile(a, c, row, m, index * LT_NR, LT_NR);
 }
 
 /* One function a number of rows and type: the loops above are written out in each. */
@@ -106,17 +87,17 @@ typedef void few_fn(const lt_linear *a, size_t row, size_t index);
 #define FEW_TABLE(name, pairs)                                                                                                   \
     FEW_TYPES(name, 1, pairs)                                                                                                    \
     FEW_TYPES(name, 2, pairs)                                                                                                    \
-    FEW_TYPES(name, 3, pairs)                                                                                                    \
     FEW_TYPES(name, 4, pairs)                                                                                                    \
-    static few_fn *const name[3][FEW_ROWS + 1] = { { NULL, FEW_NAMES(name, LT_F32) },                                            \
-                                                   { NULL, FEW_NAMES(name, LT_F16) },                                            \
-                                                   { NULL, FEW_NAMES(name, LT_BF16) } };
-#define FEW_NAMES(name, dtype) name##_##dtype##_1, name##_##dtype##_2, name##_##dtype##_3, name##_##dtype##_4
+    static few_fn *const name[3][3] = { FEW_NAMES(name, LT_F32), FEW_NAMES(name, LT_F16), FEW_NAMES(name, LT_BF16) };
+#define FEW_NAMES(name, dtype)                                                                                                   \
+    {                                                                                                                            \
+        name##_##dtype##_1, name##_##dtype##_2, name##_##dtype##_4                                                               \
+    }
 #define FEW_TYPES(name, m, pairs) FEW(name, LT_F32, m, pairs) FEW(name, LT_F16, m, pairs) FEW(name, LT_BF16, m, pairs)
 #define FEW(name, dtype, m, pairs)                                                                                               \
-    static void name##_##dtype##_##m(const lt_linear *a, size_t row, size_t index)                                                \
+    static void name##_##dtype##_##m(const lt_linear *a, size_t row, size_t index)                                               \
     {                                                                                                                            \
-        few_panel(m, a, row, index, dtype, pairs);                                                                                  \
+        few_panel(m, a, row, index, dtype, pairs);                                                                               \
     }
 
 FEW_TABLE(few, false)
@@ -124,11 +105,15 @@ FEW_TABLE(few, false)
 FEW_TABLE(few_pairs, true)
 #endif
 
-LT_VECTOR void by_few(const lt_linear *a, few_fn *const table[3][FEW_ROWS + 1])
+LT_VECTOR void by_few(const lt_linear *a, few_fn *const table[3][3])
 {
     few_fn *const *by_rows = table[a->dtype == LT_F32 ? 0 : a->dtype == LT_F16 ? 1 : 2];
     for (size_t index = a->panel_begin; index < a->panel_end; index++) {
-        for (size_t row = 0; row < a->m; row += FEW_ROWS) by_rows[min_size(FEW_ROWS, a->m - row)](a, row, index);
+        for (size_t row = 0; row < a->m;) { /* by fours, twos, ones */
+            const size_t power = a->m - row >= 4 ? 2 : a->m - row >= 2 ? 1 : 0;
+            by_rows[power](a, row, index);
+            row += (size_t)1 << power;
+        }
     }
 }
 

@@ -150,7 +150,8 @@ typedef struct lt_gated_norm {
     /* bfloat16 only, else NULL: out[m][lt_panel_rows(k)] are the rows of x[m, k] as pairs. */                                   \
     X(void, round_rows, (const float *x, size_t ldx, size_t m, size_t k, float *out, size_t ldo))                                \
     X(void, linear, (const lt_linear *args))                                                                                     \
-    /* The same bits from rows of W as they are stored, dtype F32, F16 or BF16: for few rows of x, up to LT_FEW_ROWS or so. */   \
+    /* The same bits from rows of W as they are stored, dtype F32, F16 or BF16, whole panels of them: for few rows of x, up to   \
+     * LT_FEW_ROWS or so. */                                                                                                     \
     X(void, linear_few, (const lt_linear *args))                                                                                 \
     X(void, attention, (const lt_attention *args))                                                                               \
     X(void, norm, (const lt_norm *args))                                                                                         \

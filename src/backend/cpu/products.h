@@ -15,6 +15,7 @@
 #define LT_BACKEND_CPU_PRODUCTS_H
 
 #include "backend/cpu/bodies.h"
+#include "backend/cpu/finish.h"
 
 _Static_assert(LT_BLOCK_ROWS % LT_VL == 0, "vectors of rows lie in one block");
 _Static_assert(LT_NR % LT_VL == 0 && LT_KEYS % LT_NR == 0 && LT_KEYS % LT_VL == 0 && LT_TILE_ROWS % LT_MR == 0, "tile sizes");
@@ -150,55 +151,6 @@ static tile_fn *const pair_tiles[LT_MR + 1] = { LT_TILES(X) };
 
 /* ---- linear ---- */
 
-/* y = act(c + bias) · gate + residual for one tile of `cols` columns; `activation` and `whole` are constants where this is
- * called. */
-LT_VECTOR void finish(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col, size_t cols,
-                      lt_activation activation, bool whole)
-{
-    for (size_t i = 0; i < rows; i++, c += LT_NR) {
-        float *y = a->y + (row + i) * a->ldy + col;
-        const float *gate = a->gate ? a->gate + (row + i) * a->ldg + col : NULL;
-        const float *residual = a->residual ? a->residual + (row + i) * a->ldr + col : NULL;
-        LT_UNROLL
-        for (size_t j = 0; j < LT_NR; j += LT_VL) {
-            if (!whole && j >= cols) break;
-            const size_t n = whole ? LT_VL : min_size(cols - j, LT_VL);
-            const bool full = n == LT_VL;
-            vf v = v_load(c + j);
-            if (a->bias) v = v_add(v, full ? v_load(a->bias + col + j) : v_load_n(a->bias + col + j, n));
-            v = v_activate(v, activation);
-            if (gate) v = v_mul(v, full ? v_load(gate + j) : v_load_n(gate + j, n));
-            if (residual) v = v_add(v, full ? v_load(residual + j) : v_load_n(residual + j, n));
-            if (full)
-                v_store(y + j, v);
-            else
-                v_store_n(y + j, v, n);
-        }
-    }
-}
-
-static void finish_tile(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col)
-{
-    const size_t cols = min_size(LT_NR, a->n - col);
-    // clang-format off
-#define FINISH(activation)                                                                                                        \
-    case activation:                                                                                                              \
-        if (cols == LT_NR) finish(a, c, row, rows, col, LT_NR, activation, true);                                                 \
-        else finish(a, c, row, rows, col, cols, activation, false);                                                               \
-        break;
-    switch (a->activation) {
-    FINISH(LT_ACT_NONE)
-    FINISH(LT_ACT_GELU)
-    FINISH(LT_ACT_GELU_TANH)
-    FINISH(LT_ACT_RELU)
-    FINISH(LT_ACT_SILU)
-    FINISH(LT_ACT_TANH)
-    FINISH(LT_ACT_SIGMOID)
-    }
-#undef FINISH
-    // clang-format on
-}
-
 /* steps: of k, each of a float or a pair */
 LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_rows)
 {
@@ -237,7 +189,7 @@ LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_row
                                   .residual = direct && a->residual ? a->residual + row * a->ldr + col : NULL,
                                   .ldr = a->ldr };
             by_rows[rows](&t);
-            if (!direct) finish_tile(a, c, row, rows, col);
+            if (!direct) finish_tile(a, c, row, rows, col, min_size(LT_NR, a->n - col));
             row += rows;
         }
     }

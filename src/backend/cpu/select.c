@@ -18,6 +18,18 @@ static uint64_t saved_state(void)
     return (uint64_t)high << 32 | low;
 }
 
+/* Features that Q8_0 products ask for beside their set's. */
+static bool has_avx512_vnni(void)
+{
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & bit_AVX512VNNI) != 0;
+}
+static bool has_avx_vnni(void)
+{
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
+}
+
 /* Index into all_sets of the best set that may run. */
 static size_t first_available(void)
 {
@@ -40,11 +52,19 @@ static size_t first_available(void)
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
 
-static bool has_bf16(void)
+static bool has_feature(const char *name)
 {
     int value = 0;
     size_t size = sizeof value;
-    return sysctlbyname("hw.optional.arm.FEAT_BF16", &value, &size, NULL, 0) == 0 && value != 0;
+    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+}
+static bool has_bf16(void)
+{
+    return has_feature("hw.optional.arm.FEAT_BF16");
+}
+static bool has_dotprod(void)
+{
+    return has_feature("hw.optional.arm.FEAT_DotProd");
 }
 #elif defined(__linux__)
 #include <sys/auxv.h>
@@ -53,8 +73,16 @@ static bool has_bf16(void)
 {
     return getauxval(AT_HWCAP2) >> 14 & 1; /* HWCAP2_BF16 */
 }
+static bool has_dotprod(void)
+{
+    return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */
+}
 #else
 static bool has_bf16(void)
+{
+    return false;
+}
+static bool has_dotprod(void)
 {
     return false;
 }
@@ -94,4 +122,55 @@ const lt_kernels *lt_kernels_find(const char *isa)
         if (!strcmp(isa, sets[i]->isa)) return sets[i];
     }
     return NULL;
+}
+
+/* ------------------------------------------------------------------ Q8_0 */
+
+#if defined(__x86_64__)
+static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_avx512vnni, &lt_q8_kernels_avxvnni, &lt_q8_kernels_avx2,
+                                                &lt_q8_kernels_scalar };
+
+/* Whether q8_sets[i] may run beside a set. */
+static bool q8_runs(size_t i, const lt_kernels *set)
+{
+    const bool wide = set == &lt_kernels_avx512 || set == &lt_kernels_avx512bf16;
+    switch (i) {
+    case 0: return wide && has_avx512_vnni();
+    case 1: return (wide || set == &lt_kernels_avx2) && has_avx_vnni();
+    case 2: return wide || set == &lt_kernels_avx2;
+    default: return true;
+    }
+}
+#elif defined(__aarch64__)
+static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_neondot, &lt_q8_kernels_neon, &lt_q8_kernels_scalar };
+
+static bool q8_runs(size_t i, const lt_kernels *set)
+{
+    if (set == &lt_kernels_scalar) return i == 2;
+    return i > 0 || has_dotprod();
+}
+#else
+static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_scalar };
+
+static bool q8_runs(size_t i, const lt_kernels *set)
+{
+    (void)i;
+    (void)set;
+    return true;
+}
+#endif
+
+const lt_q8_kernels *lt_q8_kernels_for(const lt_kernels *set)
+{
+    size_t i = 0;
+    while (!q8_runs(i, set)) i++; /* the scalar one always does */
+    return q8_sets[i];
+}
+
+bool lt_q8_kernels_run(size_t index, const lt_q8_kernels **kernels)
+{
+    const lt_kernels *best = all_sets[first_available()];
+    if (index >= sizeof q8_sets / sizeof *q8_sets) return false;
+    *kernels = q8_runs(index, best) ? q8_sets[index] : NULL;
+    return true;
 }

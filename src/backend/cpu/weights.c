@@ -4,7 +4,8 @@
  * their stored type. A matrix is multiplied from panels of nr outputs; packing them takes a read of the whole matrix, so it is
  * done by all threads in the first run, and the mapped pages are given back, so that a weight is resident once. Where the packed
  * copies would take more than the limits below, a panel is packed into a thread's scratch each time it is needed instead, and its
- * cost spreads over the rows of the tile. */
+ * cost spreads over the rows of the tile. Q8_0 matrices lie in the file as the integer products want them and are multiplied as
+ * mapped; where they are dequantised instead, they are packed as 16-bit ones are. */
 #include "backend/cpu/cpu.h"
 
 /* float32 matrices: a packed copy replaces the mapped pages, byte for byte. */
@@ -47,7 +48,8 @@ static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan,
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
         w->source = &plan->weights[i];
-        if (w->source->dtype != LT_F32 && w->source->dtype != LT_F16 && w->source->dtype != LT_BF16) {
+        if (w->source->dtype != LT_F32 && w->source->dtype != LT_F16 && w->source->dtype != LT_BF16 &&
+            (w->source->dtype != LT_Q8_0 || w->is_vector)) {
             return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: tensor '%.*s' has type %s",
                            LT_STR_ARG(w->source->segments[0].tensor->name), lt_dtype_name(w->source->dtype));
         }
@@ -55,6 +57,11 @@ static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan,
             const lt_segment *segment = &w->source->segments[s];
             const void *data;
             LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &data, err));
+            if (w->source->dtype == LT_Q8_0) {
+                w->data[s] = data;
+                weights->stored_bytes += lt_segment_rows(segment, w->source->cols) * w->source->cols / 32 * 34;
+                continue;
+            }
             size_t row_size = w->source->cols * lt_dtype_size(w->source->dtype);
             w->data[s] = (const uint8_t *)data + segment->first_row * row_size;
             weights->stored_bytes += lt_segment_rows(segment, w->source->cols) * row_size;
@@ -106,14 +113,39 @@ static lattice_status convert_vectors(lt_cpu_weights *weights, const lt_kernels 
     return LATTICE_OK;
 }
 
-/* Bytes of all packed matrices of 4-byte or of 2-byte types; SIZE_MAX when they do not fit a size_t. */
-static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kernels, size_t element)
+/* As integers: whole tensors, and a gate over up of one tensor each. */
+static bool fits_q8(const lt_cpu_weight *w)
+{
+    if (w->source->dtype != LT_Q8_0) return false;
+    for (int s = 0; s < w->source->n_segments; s++) {
+        if (w->source->segments[s].n_rows > 0) return false;
+    }
+    return !w->is_glu ||
+           (w->source->n_segments == 2 && lt_segment_rows(&w->source->segments[0], w->source->cols) * 2 == w->source->rows);
+}
+
+static size_t q8_panels(const lt_cpu_weight *w)
+{
+    size_t n = 0;
+    for (int s = 0; s < w->source->n_segments; s++)
+        n += lt_q8_0_panels(lt_segment_rows(&w->source->segments[s], w->source->cols));
+    return n;
+}
+
+/* Packed with the 4-byte matrices, not with those that grow when they are packed. */
+static bool is_wide(const lt_cpu_weight *w)
+{
+    return w->source->dtype == LT_F32;
+}
+
+/* Bytes of all packed matrices of 4-byte or of smaller types; SIZE_MAX when they do not fit a size_t. */
+static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kernels, bool wide)
 {
     size_t total = 0;
     for (size_t i = 0; i < weights->n; i++) {
         const lt_cpu_weight *w = &weights->list[i];
         size_t bytes;
-        if (!w->is_matrix || w->is_head || lt_dtype_size(w->source->dtype) != element) continue;
+        if (!w->is_matrix || w->is_head || w->is_q8 || is_wide(w) != wide) continue;
         bool fits = lt_mul(w->n_panels * kernels->nr, lt_panel_rows(kernels, w->source->cols), &bytes) &&
                     lt_mul(bytes, sizeof(float), &bytes) && lt_add(total, bytes, &total);
         if (!fits) return SIZE_MAX;
@@ -122,16 +154,23 @@ static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kerne
 }
 
 static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_options *options, const lt_kernels *kernels,
-                                   lattice_error *err)
+                                   bool integers, lattice_error *err)
 {
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
         if (!w->is_matrix) continue;
-        w->n_panels = w->is_glu ? 2 * lt_ceil_div(w->source->rows / 2, kernels->nr) : lt_ceil_div(w->source->rows, kernels->nr);
+        w->is_q8 = integers && fits_q8(w);
+        if (w->is_q8) {
+            w->n_panels = q8_panels(w);
+            weights->has_q8 = true;
+        } else {
+            w->n_panels =
+                w->is_glu ? 2 * lt_ceil_div(w->source->rows / 2, kernels->nr) : lt_ceil_div(w->source->rows, kernels->nr);
+        }
         if (w->source->cols > weights->max_cols) weights->max_cols = w->source->cols;
     }
     if (options->no_packed_copies) return LATTICE_OK;
-    size_t bytes_32 = packed_size(weights, kernels, 4), bytes_16 = packed_size(weights, kernels, 2);
+    size_t bytes_32 = packed_size(weights, kernels, true), bytes_16 = packed_size(weights, kernels, false);
     bool pack_32 = bytes_32 <= PACK_LIMIT_F32, pack_16 = bytes_16 <= PACK_LIMIT_16;
     weights->packed_bytes = (pack_32 ? bytes_32 : 0) + (pack_16 ? bytes_16 : 0);
     if (weights->packed_bytes == 0) return LATTICE_OK;
@@ -139,7 +178,7 @@ static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_opt
     float *next = weights->panels.base;
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
-        if (!w->is_matrix || w->is_head || !(lt_dtype_size(w->source->dtype) == 4 ? pack_32 : pack_16)) continue;
+        if (!w->is_matrix || w->is_head || w->is_q8 || !(is_wide(w) ? pack_32 : pack_16)) continue;
         w->panels = next;
         next += w->n_panels * lt_cpu_panel_floats(kernels, w->source->cols);
         w->first_item = weights->n_items;
@@ -149,7 +188,7 @@ static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_opt
 }
 
 lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
-                                   const lt_kernels *kernels, const lattice_allocator *mem, lattice_error *err)
+                                   const lt_kernels *kernels, bool integers, const lattice_allocator *mem, lattice_error *err)
 {
     *weights = (lt_cpu_weights){ .n = plan->n_weights };
     weights->list = lt_alloc_zero(mem, (plan->n_weights + 1) * sizeof *weights->list);
@@ -157,7 +196,7 @@ lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan,
     mark_uses(weights, plan);
     LT_TRY(map_segments(weights, plan, err));
     LT_TRY(convert_vectors(weights, kernels, mem, err));
-    return place_panels(weights, options, kernels, err);
+    return place_panels(weights, options, kernels, integers, err);
 }
 
 void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem)
@@ -200,6 +239,11 @@ static panel_rows rows_of_panel(const lt_cpu_weight *weight, const lt_kernels *k
 const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size)
 {
     panel_rows p = rows_of_panel(weight, kernels, index);
+    if (weight->source->dtype == LT_Q8_0) {
+        size_t row = weight->source->segments[p.segment].first_row + p.row;
+        *size = (p.here + row % LT_Q8_0_PANEL) * weight->source->cols;
+        return weight->data[p.segment] + row / LT_Q8_0_PANEL * LT_Q8_0_PANEL * weight->source->cols;
+    }
     size_t row_size = weight->source->cols * lt_dtype_size(weight->source->dtype);
     *size = p.here * row_size;
     return weight->data[p.segment] + p.row * row_size;
@@ -208,26 +252,68 @@ const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *ke
 const void *lt_cpu_panel_rows(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index)
 {
     panel_rows p = rows_of_panel(weight, kernels, index);
-    if (p.here < p.n) return NULL;
+    if (p.here < kernels->nr || weight->source->dtype == LT_Q8_0) return NULL;
     return weight->data[p.segment] + p.row * weight->source->cols * lt_dtype_size(weight->source->dtype);
+}
+
+static void read_row(const lt_cpu_weight *weight, const lt_kernels *kernels, int segment, size_t row, bool add, float *dst)
+{
+    const lt_weight *source = weight->source;
+    const size_t cols = source->cols;
+    if (source->dtype == LT_Q8_0) {
+        const lt_segment *from = &source->segments[segment];
+        lt_q8_0_decode_row(weight->data[segment], from->tensor->shape[0], cols, from->first_row + row, add, dst);
+        return;
+    }
+    const uint8_t *from = weight->data[segment] + row * cols * lt_dtype_size(source->dtype);
+    if (add)
+        kernels->accumulate(dst, from, source->dtype, cols);
+    else
+        kernels->convert(dst, from, source->dtype, cols);
+}
+
+void lt_cpu_read_row(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t row, bool add, float *dst)
+{
+    read_row(weight, kernels, 0, row, add, dst);
+}
+
+size_t lt_cpu_result_panels(const lt_cpu_weight *weight)
+{
+    return weight->is_glu ? weight->n_panels / 2 : weight->n_panels;
+}
+
+size_t lt_cpu_panel_column(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index)
+{
+    const lt_weight *source = weight->source;
+    const size_t width = weight->is_glu ? source->rows / 2 : source->rows;
+    if (!weight->is_q8) return index * kernels->nr < width ? index * kernels->nr : width;
+    size_t column = 0;
+    for (int s = 0; s < source->n_segments && column < width; s++) {
+        const size_t rows = lt_segment_rows(&source->segments[s], source->cols), panels = lt_q8_0_panels(rows);
+        if (index < panels) return column + index * LT_Q8_0_PANEL;
+        index -= panels;
+        column += rows;
+    }
+    return width;
 }
 
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather)
 {
     const lt_weight *source = weight->source;
-    size_t cols = source->cols, row_size = cols * lt_dtype_size(source->dtype);
+    size_t cols = source->cols;
     panel_rows p = rows_of_panel(weight, kernels, index);
-    if (p.here == p.n) {
-        kernels->pack_panel(weight->data[p.segment] + p.row * row_size, source->dtype, cols, p.n, cols, panel);
+    if (p.here == p.n && source->dtype != LT_Q8_0) {
+        kernels->pack_panel(weight->data[p.segment] + p.row * cols * lt_dtype_size(source->dtype), source->dtype, cols, p.n, cols,
+                            panel);
         return;
     }
-    /* The panel's rows lie in several segments: bring them together as float32 first. */
+    /* The panel's rows lie in several segments or in blocks: bring them together as float32 first. */
     for (size_t i = 0; i < p.n; i++, p.row++) {
         while (p.row == lt_segment_rows(&source->segments[p.segment], cols)) {
             p.row = 0;
             p.segment++;
         }
-        kernels->convert(gather + i * cols, weight->data[p.segment] + p.row * row_size, source->dtype, cols);
+        read_row(weight, kernels, p.segment, p.row, false, gather + i * cols);
     }
     kernels->pack_panel(gather, LT_F32, cols, p.n, cols, panel);
 }

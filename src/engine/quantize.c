@@ -1,0 +1,384 @@
+/* Writing a checkpoint with its matrices in Q8_0: docs/quantised.md describes the result.
+ *
+ * The plan of the open model says what each tensor is. Matrices and tables whose rows divide into blocks are quantised, other
+ * tensors in use copied as they are, the rest left out. The new file is written from its beginning to its end in large pieces, a
+ * panel of 16 rows in memory at a time beside the scales of one tensor; all of it into a temporary folder that is renamed when it
+ * is whole. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/folder.h"
+#include "base/sha256.h"
+#include "engine/model.h"
+#include "format/json.h"
+#include "format/q8_0.h"
+
+/* Pieces that a page cache holds in huge pages, which makes the mapping faster to read. */
+#define PIECE ((size_t)4 << 20)
+
+static const char checksum_key[] = "lattice.sha256";
+
+typedef struct output_tensor {
+    const lt_tensor *from;
+    bool quantised;
+    size_t size, offset; /* in the new file's data */
+} output_tensor;
+
+typedef struct quantizer {
+    const lattice_allocator *mem;
+    lattice_model *model;
+    const lattice_quantize_options *options;
+    lt_new_folder folder;
+    output_tensor *tensors; /* quantised ones first, so that they all begin at multiples of 64 */
+    size_t n, n_quantised;
+    uint64_t done, total; /* bytes read */
+    lt_replace file;
+    uint8_t *piece; /* [PIECE] */
+    size_t filled;
+    lt_sha256 sum; /* of the data */
+    float *rows;   /* [16][most columns] */
+    uint8_t *quants;
+    uint16_t *scales; /* of one tensor */
+} quantizer;
+
+lattice_quantize_options lattice_quantize_options_default(void)
+{
+    return (lattice_quantize_options){ .type = "q8_0" };
+}
+
+/* ------------------------------------------------------------------ what becomes of each tensor */
+
+/* Used as a matrix or a table by the plan; *used: at all. */
+static bool is_matrix(const lt_plan *plan, const lt_tensor *tensor, bool *used)
+{
+    bool matrix = false;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const lt_op *op = &plan->ops[i];
+        for (int k = 0; k < 4; k++) {
+            if (op->weight[k] == LT_NONE) continue;
+            const lt_weight *w = &plan->weights[op->weight[k]];
+            for (int s = 0; s < w->n_segments; s++) {
+                if (w->segments[s].tensor != tensor) continue;
+                *used = true;
+                matrix |= op->code == LT_OP_EMBED || (op->code == LT_OP_LINEAR && k == 0);
+            }
+        }
+    }
+    return matrix;
+}
+
+static lattice_status list_tensors(quantizer *q, lattice_error *err)
+{
+    const lt_checkpoint *checkpoint = q->model->checkpoint;
+    const size_t count = lt_checkpoint_count(checkpoint);
+    q->tensors = lt_alloc_array(q->mem, count + 1, sizeof *q->tensors);
+    if (!q->tensors) return lt_no_memory(err, count * sizeof *q->tensors, "the list of tensors");
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < count; i++) {
+            const lt_tensor *tensor = lt_checkpoint_at(checkpoint, i);
+            if (tensor->dtype == LT_Q8_0)
+                return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "%s: is quantised already", lt_checkpoint_folder(checkpoint));
+            bool used = false, matrix = is_matrix(&q->model->plan, tensor, &used);
+            output_tensor out = { .from = tensor, .size = tensor->size };
+            out.quantised = matrix && tensor->rank == 2 && tensor->shape[1] > 0 &&
+                            lt_q8_0_size(tensor->shape[0], tensor->shape[1], &out.size);
+            if (!used || out.quantised == (pass == 1)) continue;
+            q->tensors[q->n++] = out;
+            q->n_quantised += out.quantised;
+            q->total += tensor->size;
+        }
+    }
+    size_t offset = 0;
+    for (size_t i = 0; i < q->n; i++) {
+        q->tensors[i].offset = offset;
+        if (!lt_add(offset, q->tensors[i].size, &offset)) return lt_fail(err, LATTICE_ERR_FORMAT, "the checkpoint is too large");
+    }
+    return LATTICE_OK;
+}
+
+/* ------------------------------------------------------------------ the file */
+
+static lattice_status flush(quantizer *q, lattice_error *err)
+{
+    LT_TRY(lt_replace_write(&q->file, q->piece, q->filled, err));
+    q->filled = 0;
+    return LATTICE_OK;
+}
+
+static lattice_status put(quantizer *q, const void *data, size_t size, lattice_error *err)
+{
+    for (const uint8_t *from = data; size > 0;) {
+        const size_t n = size < PIECE - q->filled ? size : PIECE - q->filled;
+        memcpy(q->piece + q->filled, from, n);
+        q->filled += n;
+        from += n;
+        size -= n;
+        if (q->filled == PIECE) LT_TRY(flush(q, err));
+    }
+    return LATTICE_OK;
+}
+
+static lattice_status put_data(quantizer *q, const void *data, size_t size, lattice_error *err)
+{
+    lt_sha256_update(&q->sum, data, size);
+    return put(q, data, size, err);
+}
+
+static void write_tensor(lt_json_writer *w, const output_tensor *t)
+{
+    lt_json_write_key_str(w, t->from->name);
+    lt_json_write_begin(w, '{');
+    lt_json_write_key(w, "dtype");
+    lt_json_write_str(w, t->quantised ? LT_STR("Q8_0") : t->from->dtype_name);
+    lt_json_write_key(w, "shape");
+    lt_json_write_begin(w, '[');
+    for (int d = 0; d < t->from->rank; d++) lt_json_write_uint(w, t->from->shape[d]);
+    lt_json_write_end(w, ']');
+    lt_json_write_key(w, "data_offsets");
+    lt_json_write_begin(w, '[');
+    lt_json_write_uint(w, t->offset);
+    lt_json_write_uint(w, t->offset + t->size);
+    lt_json_write_end(w, ']');
+    lt_json_write_end(w, '}');
+}
+
+/* The header's length and text, padded so that the data begins at a multiple of 64. The checksum is not known yet: its 64 digits,
+ * zeros, are at *checksum of the file. */
+static lattice_status put_header(quantizer *q, size_t *checksum, lattice_error *err)
+{
+    static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+    const char *folder = lt_checkpoint_folder(q->model->checkpoint), *slash = strrchr(folder, '/');
+    lt_buf header;
+    lt_buf_init(&header, q->mem);
+    lt_json_writer w = lt_json_writer_on(&header);
+    lt_json_write_begin(&w, '{');
+    lt_json_write_key(&w, "__metadata__");
+    lt_json_write_begin(&w, '{');
+    lt_json_write_key(&w, checksum_key);
+    *checksum = 8 + header.len + 1;
+    lt_json_write_z(&w, zeros);
+    const char *const members[][2] = { { LT_QUANTIZATION_KEY, "q8_0" },
+                                       { LT_LAYOUT_KEY, LT_Q8_0_LAYOUT },
+                                       { "lattice.source", slash && slash[1] ? slash + 1 : folder },
+                                       { "lattice.version", lattice_version() } };
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        lt_json_write_key(&w, members[i][0]);
+        lt_json_write_z(&w, members[i][1]);
+    }
+    lt_json_write_end(&w, '}');
+    for (size_t i = 0; i < q->n; i++) write_tensor(&w, &q->tensors[i]);
+    lt_json_write_end(&w, '}');
+    while ((8 + header.len) % 64 != 0 && !header.failed) lt_buf_byte(&header, ' ');
+    uint8_t length[8];
+    for (size_t i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)header.len >> 8 * i);
+    lattice_status status = header.failed ? lt_no_memory(err, header.len, "a header") : put(q, length, sizeof length, err);
+    if (status == LATTICE_OK) status = put(q, header.data, header.len, err);
+    lt_buf_free(&header);
+    return status;
+}
+
+static lattice_status report_progress(quantizer *q, size_t bytes, lattice_error *err)
+{
+    q->done += bytes;
+    if (q->options->progress && !q->options->progress(q->options->progress_user, q->done, q->total))
+        return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
+    return LATTICE_OK;
+}
+
+static lattice_status put_quantised(quantizer *q, const output_tensor *t, const uint8_t *data, lattice_error *err)
+{
+    const size_t rows = t->from->shape[0], cols = t->from->shape[1], row_bytes = cols * lt_dtype_size(t->from->dtype);
+    const size_t panel_scales = cols / LT_Q8_0_BLOCK * LT_Q8_0_PANEL;
+    uint16_t *scales = q->scales;
+    for (size_t row = 0; row < rows; row += LT_Q8_0_PANEL, scales += panel_scales) {
+        const size_t n = rows - row < LT_Q8_0_PANEL ? rows - row : LT_Q8_0_PANEL;
+        q->model->kernels->convert(q->rows, data + row * row_bytes, t->from->dtype, n * cols);
+        if (!lt_q8_0_encode(q->rows, n, cols, q->quants, scales))
+            return lt_fail(err, LATTICE_ERR_NOT_FINITE, "%s: tensor '%.*s' has a value that Q8_0 cannot hold in rows %zu to %zu",
+                           lt_checkpoint_shard_name(q->model->checkpoint, t->from->shard), LT_STR_ARG(t->from->name), row,
+                           row + n - 1);
+        LT_TRY(put_data(q, q->quants, LT_Q8_0_PANEL * cols, err));
+        LT_TRY(report_progress(q, n * row_bytes, err));
+    }
+    static const uint8_t padding[64];
+    const size_t size = (size_t)(scales - q->scales) * sizeof *scales;
+    LT_TRY(put_data(q, q->scales, size, err));
+    return put_data(q, padding, t->size - lt_q8_0_scales_offset(rows, cols) - size, err);
+}
+
+static lattice_status put_tensor(quantizer *q, const output_tensor *t, lattice_error *err)
+{
+    const void *data;
+    LT_TRY(lt_checkpoint_data(q->model->checkpoint, t->from, &data, err));
+    if (t->quantised) {
+        LT_TRY(put_quantised(q, t, data, err));
+    } else {
+        LT_TRY(put_data(q, data, t->size, err));
+        LT_TRY(report_progress(q, t->size, err));
+    }
+    lt_checkpoint_forget(q->model->checkpoint, t->from);
+    return LATTICE_OK;
+}
+
+static lattice_status allocate(quantizer *q, lattice_error *err)
+{
+    size_t most_cols = 0, most_scales = 0;
+    for (size_t i = 0; i < q->n_quantised; i++) {
+        const size_t cols = q->tensors[i].from->shape[1], scales = q->tensors[i].size / 34 * 2 + 64;
+        if (cols > most_cols) most_cols = cols;
+        if (scales > most_scales) most_scales = scales;
+    }
+    q->piece = lt_alloc(q->mem, PIECE);
+    q->rows = lt_alloc_array(q->mem, LT_Q8_0_PANEL * sizeof(float), most_cols + 1);
+    q->quants = lt_alloc_array(q->mem, LT_Q8_0_PANEL, most_cols + 1);
+    q->scales = lt_alloc(q->mem, most_scales + 1);
+    if (!q->piece || !q->rows || !q->quants || !q->scales) return lt_no_memory(err, PIECE + most_scales, "quantising");
+    return LATTICE_OK;
+}
+
+/* The file's descriptor is still open: the digits go where the header has zeros. */
+static lattice_status put_checksum(quantizer *q, size_t at, lattice_error *err)
+{
+    uint8_t digest[LT_SHA256_SIZE];
+    char hex[2 * LT_SHA256_SIZE + 1];
+    lt_sha256_final(&q->sum, digest);
+    lt_sha256_hex(digest, hex);
+    ssize_t written;
+    do written = pwrite(q->file.fd, hex, 2 * LT_SHA256_SIZE, (off_t)at);
+    while (written < 0 && errno == EINTR);
+    if (written != 2 * LT_SHA256_SIZE) return lt_io_fail(err, q->file.path.data, "write", written < 0 ? errno : EIO);
+    return LATTICE_OK;
+}
+
+static lattice_status write_weights(quantizer *q, lattice_error *err)
+{
+    size_t checksum;
+    LT_TRY(allocate(q, err));
+    lt_sha256_init(&q->sum);
+    LT_TRY(put_header(q, &checksum, err));
+    for (size_t i = 0; i < q->n; i++) LT_TRY(put_tensor(q, &q->tensors[i], err));
+    LT_TRY(flush(q, err));
+    return put_checksum(q, checksum, err);
+}
+
+/* ------------------------------------------------------------------ the other files */
+
+static bool is_left_out(const char *name)
+{
+    static const char *const endings[] = { ".safetensors", ".safetensors.index.json",
+                                           ".bin",         ".bin.index.json",
+                                           ".pt",          ".pth",
+                                           ".ckpt",        ".h5",
+                                           ".msgpack",     ".ot",
+                                           ".onnx",        ".gguf",
+                                           ".tflite" };
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        if (lt_str_ends(lt_str_of(name), endings[i])) return true;
+    }
+    return name[0] == '.';
+}
+
+typedef struct copying {
+    const lattice_allocator *mem;
+    const char *to;
+    bool top; /* of the checkpoint, whose weights are left out; modules in folders below keep theirs */
+} copying;
+
+static lattice_status copy_entry(void *user, const char *path, const char *name, lattice_error *err);
+
+/* Modules are folders with a config.json. */
+static lattice_status copy_module(const copying *c, const char *path, const char *to, lattice_error *err)
+{
+    lt_buf config;
+    lt_buf_init(&config, c->mem);
+    const bool joined = lt_path_join(&config, path, "config.json") != NULL, is_module = joined && lt_path_exists(config.data);
+    lt_buf_free(&config);
+    if (!joined) return lt_no_memory(err, strlen(path), "a path");
+    if (!is_module) return LATTICE_OK;
+    LT_TRY(lt_make_folders(to, err));
+    copying inner = { .mem = c->mem, .to = to };
+    return lt_folder_each(c->mem, path, copy_entry, &inner, err);
+}
+
+static lattice_status copy_entry(void *user, const char *path, const char *name, lattice_error *err)
+{
+    const copying *c = user;
+    struct stat info;
+    if (name[0] == '.' || (c->top && is_left_out(name))) return LATTICE_OK;
+    if (stat(path, &info) != 0) return lt_io_fail(err, path, "open", errno);
+    lt_buf to;
+    lt_buf_init(&to, c->mem);
+    lattice_status status = LATTICE_OK;
+    if (!lt_path_join(&to, c->to, name))
+        status = lt_no_memory(err, strlen(name), "a path");
+    else if (S_ISREG(info.st_mode))
+        status = lt_copy_file(c->mem, path, to.data, err);
+    else if (S_ISDIR(info.st_mode) && c->top)
+        status = copy_module(c, path, to.data, err);
+    lt_buf_free(&to);
+    return status;
+}
+
+/* ------------------------------------------------------------------ all */
+
+static lattice_status write_folder(quantizer *q, const char *folder, lattice_error *err)
+{
+    lt_buf path;
+    lt_buf_init(&path, q->mem);
+    lattice_status status = LATTICE_OK;
+    if (!lt_path_join(&path, q->folder.temporary.data, "model.safetensors")) status = lt_no_memory(err, strlen(folder), "a path");
+    if (status == LATTICE_OK) status = lt_replace_begin(q->mem, path.data, &q->file, err);
+    if (status == LATTICE_OK) {
+        status = write_weights(q, err);
+        if (status == LATTICE_OK)
+            status = lt_replace_commit(&q->file, err);
+        else
+            lt_replace_abort(&q->file);
+    }
+    lt_buf_free(&path);
+    if (status != LATTICE_OK) return status;
+    copying top = { .mem = q->mem, .to = q->folder.temporary.data, .top = true };
+    return lt_folder_each(q->mem, folder, copy_entry, &top, err);
+}
+
+static void fill_report(const quantizer *q, lattice_quantize_report *report)
+{
+    *report = (lattice_quantize_report){ .n_quantized = q->n_quantised,
+                                         .n_kept = q->n - q->n_quantised,
+                                         .n_left_out = lt_checkpoint_count(q->model->checkpoint) - q->n,
+                                         .bytes_before = q->total };
+    for (size_t i = 0; i < q->n; i++) report->bytes_after += q->tensors[i].size;
+}
+
+lattice_status lattice_quantize(lattice_runtime *runtime, const char *folder, const char *out_folder,
+                                const lattice_quantize_options *options, lattice_quantize_report *report, lattice_error *err)
+{
+    const lattice_quantize_options defaults = lattice_quantize_options_default();
+    quantizer q = { .mem = &runtime->mem, .options = options ? options : &defaults };
+    if (!q.options->type || strcmp(q.options->type, "q8_0") != 0)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "quantisation '%s' is not known; q8_0 is",
+                       q.options->type ? q.options->type : "");
+    lattice_model_options model_options = lattice_model_options_default();
+    model_options.tokenizer_optional = true;
+    LT_TRY(lattice_model_open(runtime, folder, &model_options, &q.model, err));
+    lattice_status status = list_tensors(&q, err);
+    if (status == LATTICE_OK) status = lt_new_folder_begin(q.mem, out_folder, &q.folder, err);
+    if (status == LATTICE_OK) {
+        status = write_folder(&q, folder, err);
+        if (status == LATTICE_OK)
+            status = lt_new_folder_commit(&q.folder, err);
+        else
+            lt_new_folder_abort(&q.folder);
+    }
+    if (status == LATTICE_OK && report) fill_report(&q, report);
+    lt_free(q.mem, q.piece);
+    lt_free(q.mem, q.rows);
+    lt_free(q.mem, q.quants);
+    lt_free(q.mem, q.scales);
+    lt_free(q.mem, q.tensors);
+    lattice_model_close(q.model);
+    return status;
+}
