@@ -18,7 +18,8 @@
     X(rope_wide)          \
     X(few_rows_1)         \
     X(few_rows_4)         \
-    X(few_rows_8)
+    X(few_rows_8)         \
+    X(delta_steps)
 
 enum {
 #define X(name) OWN_##name,
@@ -103,6 +104,13 @@ static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, 
     if (!aligned(l)) return;
     switch (kernel) {
     case LT_GPU_add_norm: norm(l, l->args, own); break;
+    case LT_GPU_gated_delta: {
+        const delta_args *a = l->args;
+        if (!own[OWN_delta_steps]) break;
+        replace(l, own[OWN_delta_steps], l->grid[0], lt_gpu_ceil(a->dv, 16));
+        l->threads = 64;
+        break;
+    }
     case LT_GPU_gemm_r8: few_rows(l, l->args, own); break;
     case LT_GPU_fused_qk_norm_rope: rope(l, l->args, shape, own); break;
     case LT_GPU_glu_rows: {

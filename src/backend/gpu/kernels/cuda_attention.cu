@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_mma(const ushort *q,
         for (int m = 0; m < AM_BLOCKS; m++)
 #pragma unroll
             for (int n = 0; n < AM_KEYS / 8; n++) score[m][n][0] = score[m][n][1] = score[m][n][2] = score[m][n][3] = 0.0f;
-#pragma unroll
+#pragma unroll 4 /* all of it takes the compiler seconds at head dimension 256 */
         for (int d = 0; d < FA_DIM / 16; d++) {
             uint rows[AM_BLOCKS][4];
 #pragma unroll
