@@ -1,7 +1,7 @@
 /* Prefill and decoding speed of a language model, from token ids: bench_decode FOLDER [DEVICE [PROMPT_TOKENS [STEPS]]].
  *
- * Prints milliseconds and tokens a second of a prefill, of decoding one token after the other, and the bytes of weights that a token
- * must read over its time. Weights may be random: nothing is said about the text. */
+ * Prints milliseconds and tokens a second of a prefill, of decoding one token after the other, and the bytes of weights that a
+ * token must read over its time. Weights may be random: nothing is said about the text. */
 #include <stdio.h>
 #include <stdlib.h>
 

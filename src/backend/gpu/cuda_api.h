@@ -45,12 +45,12 @@ enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
     X(function_set, "cuFuncSetAttribute", cu_result, (void *, int, int))                                                         \
     X(launch, "cuLaunchKernel", cu_result,                                                                                       \
       (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))                  \
-    X(capture_begin, "cuStreamBeginCapture_v2", cu_result, (void *, int))                                                       \
-    X(capture_end, "cuStreamEndCapture", cu_result, (void *, void **))                                                          \
-    X(graph_make, "cuGraphInstantiateWithFlags", cu_result, (void **, void *, unsigned long long))                              \
-    X(graph_free, "cuGraphDestroy", cu_result, (void *))                                                                        \
-    X(graph_launch, "cuGraphLaunch", cu_result, (void *, void *))                                                               \
-    X(graph_made_free, "cuGraphExecDestroy", cu_result, (void *))                                                               \
+    X(capture_begin, "cuStreamBeginCapture_v2", cu_result, (void *, int))                                                        \
+    X(capture_end, "cuStreamEndCapture", cu_result, (void *, void **))                                                           \
+    X(graph_make, "cuGraphInstantiateWithFlags", cu_result, (void **, void *, unsigned long long))                               \
+    X(graph_free, "cuGraphDestroy", cu_result, (void *))                                                                         \
+    X(graph_launch, "cuGraphLaunch", cu_result, (void *, void *))                                                                \
+    X(graph_made_free, "cuGraphExecDestroy", cu_result, (void *))                                                                \
     X(error_name, "cuGetErrorName", cu_result, (cu_result, const char **))                                                       \
     X(error_text, "cuGetErrorString", cu_result, (cu_result, const char **))
 

@@ -9,23 +9,26 @@
 #undef uint
 
 /* X(name) */
-#define OWN_LIST(X)       \
-    X(attention_mma)      \
-    X(add_norm_1024)      \
-    X(add_norm_4096)      \
-    X(glu_rows_wide)      \
-    X(activate_rows_wide) \
-    X(rope_wide)          \
-    X(few_rows_1)         \
-    X(few_rows_4)         \
-    X(few_rows_8)         \
+#define OWN_LIST(X)                                                                                                              \
+    X(attention_mma)                                                                                                             \
+    X(add_norm_1024)                                                                                                             \
+    X(add_norm_4096)                                                                                                             \
+    X(glu_rows_wide)                                                                                                             \
+    X(activate_rows_wide)                                                                                                        \
+    X(rope_wide)                                                                                                                 \
+    X(few_rows_1)                                                                                                                \
+    X(few_rows_4)                                                                                                                \
+    X(few_rows_8)                                                                                                                \
+    X(few_rows_glu_1)                                                                                                            \
+    X(few_rows_glu_4)                                                                                                            \
+    X(few_rows_glu_8)                                                                                                            \
     X(delta_steps)
 
 enum {
 #define X(name) OWN_##name,
     OWN_LIST(X)
 #undef X
-    N_OWN
+        N_OWN
 };
 
 _Static_assert((int)N_OWN <= (int)LT_GPU_MAX_OWN, "a program has room for all");
@@ -93,10 +96,14 @@ static void rope(lt_gpu_launch *l, const rope_args *a, const lt_gpu_shape *shape
     if (fits) replace(l, own[OWN_rope_wide], l->grid[0] / heads, lt_gpu_ceil(heads, 128 / lanes));
 }
 
-static void few_rows(lt_gpu_launch *l, const gemm_args *a, void *const *own)
+static bool few_rows(void *const *own, lt_gpu_launch *l)
 {
-    bool fits = a->m <= 8 && a->x_type == LT_GPU_BF16 && a->w_type == LT_GPU_BF16 && a->k % 8 == 0 && a->ld_x % 8 == 0;
-    if (fits) replace(l, own[a->m == 1 ? OWN_few_rows_1 : a->m <= 4 ? OWN_few_rows_4 : OWN_few_rows_8], lt_gpu_ceil(a->n, 4), 1);
+    const few_args *a = l->args;
+    if (a->m > 8 || a->k % 8 || a->ld_x % 8 || a->x_type == LT_GPU_F16 || !aligned(l)) return false;
+    static const int kernels[2][3] = { { OWN_few_rows_1, OWN_few_rows_4, OWN_few_rows_8 },
+                                       { OWN_few_rows_glu_1, OWN_few_rows_glu_4, OWN_few_rows_glu_8 } };
+    replace(l, own[kernels[a->has_glu != 0][a->m == 1 ? 0 : a->m <= 4 ? 1 : 2]], lt_gpu_ceil(a->n, 4), 1);
+    return true;
 }
 
 static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
@@ -111,7 +118,6 @@ static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, 
         l->threads = 64;
         break;
     }
-    case LT_GPU_gemm_r8: few_rows(l, l->args, own); break;
     case LT_GPU_fused_qk_norm_rope: rope(l, l->args, shape, own); break;
     case LT_GPU_glu_rows: {
         const glu_args *a = l->args;
@@ -137,5 +143,6 @@ void lt_cuda_own_kernels(cuda_device *d)
     d->base.own_names = names;
     d->base.n_own = N_OWN;
     d->base.specialise = specialise;
+    d->base.few_rows = few_rows;
     d->base.attention = attention;
 }

@@ -69,9 +69,12 @@ struct lt_gpu_device {
     /* Names of the kernels in `extra` that may stand for one of the template; a shape may be without some. */
     const char *const *own_names;
     size_t n_own;
-    /* Puts one of them in the place of the template's kernel number `kernel`, with its own grid, where the launch's numbers allow;
-     * own: [n_own] kernels, NULL where the shape has none. NULL: no device's own kernels. */
+    /* Puts one of them in the place of the template's kernel number `kernel`, with its own grid, where the launch's numbers
+     * allow; own: [n_own] kernels, NULL where the shape has none. NULL: no device's own kernels. */
     void (*specialise)(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *launch);
+    /* Sets kernel and grid of a product of few rows, with buffers x, W (bfloat16), bias, gain, residual, y and few_args; false:
+     * not of these numbers. NULL: there is none. */
+    bool (*few_rows)(void *const *own, lt_gpu_launch *launch);
     /* Whether there is an attention kernel for this shape in bfloat16, and which of the own kernels it is. NULL: no. */
     bool (*attention)(const lt_gpu_shape *shape, lt_gpu_attention *attention, size_t *own);
 
@@ -95,8 +98,8 @@ struct lt_gpu_device {
     /* NULL: there is no library for products. False: not for this one. */
     bool (*multiplies)(lt_gpu_device *device, const lt_gpu_product *product);
     lattice_status (*multiply)(lt_gpu_device *device, const lt_gpu_product *product, lattice_error *err);
-    /* Launches and products between record_begin and record_end are not run but recorded, to be run by replay, as often as wanted,
-     * at less cost. record_end without a recording (NULL) drops what there is. NULL: the device records nothing. */
+    /* Launches and products between record_begin and record_end are not run but recorded, to be run by replay, as often as
+     * wanted, at less cost. record_end without a recording (NULL) drops what there is. NULL: the device records nothing. */
     lattice_status (*record_begin)(lt_gpu_device *device, lattice_error *err);
     lattice_status (*record_end)(lt_gpu_device *device, void **recording, lattice_error *err);
     lattice_status (*replay)(lt_gpu_device *device, void *recording, lattice_error *err);

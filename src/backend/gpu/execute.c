@@ -288,6 +288,45 @@ static lattice_status library_product(const run *r, const lt_op *op, size_t m, v
                   residual ? residual->ref : y.ref, y.ref);
 }
 
+/* A product of few rows in one kernel, with the norm before it (NULL: none), where the device has that; *done says. */
+static lattice_status few_rows(const run *r, const lt_op *norm, const lt_op *op, bool *done)
+{
+    lt_gpu_device *d = r->device;
+    const lt_gpu_weight *w = &r->p->weights[op->weight[0]];
+    view x = operand_view(r, norm ? &norm->in[0] : &op->in[0]), y = value_view(r, op->out[0]), residual = y;
+    bool has_residual = op->in[1].value != LT_NONE;
+    *done = false;
+    if (!d->few_rows || w->type != LT_GPU_BF16) return LATTICE_OK;
+    if (has_residual) residual = operand_view(r, &op->in[1]);
+    few_args a = {
+        .m = u32(r->rows[r->plan->values[op->out[0]].rows]),
+        .n = u32(r->plan->values[op->out[0]].width),
+        .k = u32(r->plan->weights[op->weight[0]].cols),
+        .ld_x = u32(x.ld),
+        .ld_residual = u32(residual.ld),
+        .ld_y = u32(y.ld),
+        .x_type = x.type,
+        .residual_type = residual.type,
+        .y_type = y.type,
+        .has_norm = norm != NULL,
+        .has_glu = op->glu,
+        .has_bias = op->weight[1] != LT_NONE,
+        .has_residual = has_residual,
+        .activation = op->activation,
+        .eps = norm ? norm->eps : 0,
+    };
+    lt_gpu_launch l = {
+        .buffers = { x.ref, w->ref, weight_ref(r, op->weight[1]), weight_ref(r, norm ? norm->weight[0] : LT_NONE), residual.ref,
+                     y.ref },
+        .n_buffers = 6,
+        .args = &a,
+        .args_size = sizeof a,
+    };
+    if (!d->few_rows(r->p->own, &l)) return LATTICE_OK;
+    *done = true;
+    return d->launch(d, &l, r->err);
+}
+
 static lattice_status linear(const run *r, const lt_op *op)
 {
     view x = operand_view(r, &op->in[0]), y = value_view(r, op->out[0]), residual = y;
@@ -295,6 +334,8 @@ static lattice_status linear(const run *r, const lt_op *op)
     if (has_residual) residual = operand_view(r, &op->in[1]);
     size_t m = r->rows[r->plan->values[op->out[0]].rows];
     if (m == 0) return LATTICE_OK;
+    LT_TRY(few_rows(r, NULL, op, &done));
+    if (done) return LATTICE_OK;
     LT_TRY(library_product(r, op, m, x, y, has_residual ? &residual : NULL, &done));
     return done ? LATTICE_OK : own_product(r, op, m, x, y, has_residual ? &residual : NULL);
 }
@@ -397,10 +438,8 @@ static lattice_status convolve(const run *r, const lt_op *op)
         .offset = u32(p->state_offset[op - r->plan->ops]),
     };
     size_t blocks = lt_gpu_ceil(source->rows, THREADS);
-    LT_TRY(LAUNCH(conv, a, r->rows[LT_ROWS_TOKENS], blocks, THREADS, x.ref, weight_ref(r, op->weight[0]),
-                  table(r, r->at.recurrent_seqs), table(r, r->at.token_seq), memory, y.ref));
-    if (!r->batch->states) return LATTICE_OK;
-    return LAUNCH(conv_keep, a, r->rows[LT_ROWS_SEQS], blocks, THREADS, x.ref, table(r, r->at.recurrent_seqs), memory);
+    return LAUNCH(conv, a, r->rows[LT_ROWS_TOKENS], blocks, THREADS, x.ref, weight_ref(r, op->weight[0]),
+                  table(r, r->at.recurrent_seqs), table(r, r->at.token_seq), memory, y.ref);
 }
 
 static lattice_status gated_delta(const run *r, const lt_op *op)
@@ -673,6 +712,12 @@ static lattice_status run_range(const run *r, size_t begin, size_t end, const lt
         if (hooks && hooks->fail_at_op > 0 && (size_t)hooks->fail_at_op - 1 == i)
             return lt_fail(r->err, LATTICE_ERR_DEVICE, "%s: op %zu (%s) failed: injected fault", r->device->driver, i,
                            lt_op_name(op->code));
+        bool hooked = hooks && (hooks->profile || hooks->fail_at_op > 0), done = false;
+        if (r->p->joins_next[i] && !hooked && !r->batch->trace) LT_TRY(few_rows(r, op, &r->plan->ops[i + 1], &done));
+        if (done) { /* the product behind it, too */
+            i++;
+            continue;
+        }
         double start = hooks && hooks->profile ? lt_clock_seconds() : 0;
         LT_TRY(run_op(r, op));
         if (hooks && hooks->profile) {

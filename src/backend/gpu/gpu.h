@@ -47,7 +47,6 @@ enum { LT_GPU_MAX_OWN = 16 };
     X(append_rows)                                                                                                               \
     X(fused_qk_norm_rope)                                                                                                        \
     X(conv)                                                                                                                      \
-    X(conv_keep)                                                                                                                 \
     X(delta_units)                                                                                                               \
     X(gated_delta)
 
@@ -80,8 +79,8 @@ typedef struct lt_gpu_slots {
     size_t n, capacity; /* slots of the allocation; room in `references` */
 } lt_gpu_slots;
 
-/* A run of few tokens, whose launches cost more than their work, is recorded when its like comes a second time in succession. What a
- * recording depends on is its key: sizes, and where everything lies. */
+/* A run of few tokens, whose launches cost more than their work, is recorded when its like comes a second time in succession.
+ * What a recording depends on is its key: sizes, and where everything lies. */
 enum { LT_GPU_RECORDINGS = 8, LT_GPU_KEY = 20 };
 
 typedef struct lt_gpu_recording {
@@ -98,14 +97,15 @@ struct lt_program {
     lattice_compute compute;
     void *library;
     void *kernels[LT_GPU_KERNELS];
-    void *own[LT_GPU_MAX_OWN];    /* the device's own kernels */
-    lt_gpu_attention attention;   /* tiles of the attention kernel in use */
+    void *own[LT_GPU_MAX_OWN];  /* the device's own kernels */
+    lt_gpu_attention attention; /* tiles of the attention kernel in use */
     void *attention_kernel;
 
     lt_gpu_weight *weights; /* [plan->n_weights] */
     void *weight_memory;
     size_t weight_bytes, stored_bytes;
 
+    bool *joins_next;               /* [plan->n_ops] a norm that nothing but the product behind it reads */
     lt_gpu_place *places;           /* [plan->n_values] */
     size_t row_bytes[3];            /* of the workspace, by lt_rows */
     size_t glu_bytes, delta_floats; /* scratch a token: of gated products, of the delta rule */

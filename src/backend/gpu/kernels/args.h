@@ -40,3 +40,10 @@ typedef struct {
     uint tokens, n_heads, n_key_heads, dv, ld_x, ld_gates, ld_o, q_stride, k_stride, v_stride, x_type, gates_type, o_type;
     uint memory_size, offset, stateful;
 } delta_args;
+
+/* A product of few rows with what surrounds it, of devices that have a kernel for it. */
+typedef struct {
+    uint m, n, k, ld_x, ld_residual, ld_y, x_type, residual_type, y_type;
+    uint has_norm, has_glu, has_bias, has_residual, activation;
+    float eps;
+} few_args;

@@ -177,51 +177,78 @@ extern "C" __global__ void __launch_bounds__(128) rope_wide(ushort *q, ushort *k
 }
 #endif
 
-/* As gemm_r8 for bfloat16 x and W and m <= ROWS: a warp makes one column of y, reading its row of W once, 16 bytes a lane. Bound by
- * the bytes of W; four loads of a lane are on their way at once. Grid: blocks of 4 columns. */
-template <int ROWS>
-static __device__ __forceinline__ void few_rows(const ushort *x, const ushort *w, const float *bias, const ushort *residual, ushort *y,
-                                                const gemm_args &a)
+/* y = act(norm(x) Wᵀ + b) + residual, or act(gate) * up + residual with W gate over up, for few rows of x and W in bfloat16: a warp
+ * makes one column of y, reading its row of W once, 16 bytes a lane. Bound by the bytes of W, whose loads are on their way four at a
+ * time. An RMS norm costs nothing here: Σ w g x / √(mean x² + eps) has its sums in the same loop. Grid: blocks of 4 columns. */
+template <int ROWS, int PARTS>
+static __device__ __forceinline__ void few_rows(const ushort *x, const ushort *w, const float *bias, const float *gain,
+                                                const ushort *residual, ushort *y, const few_args &a)
 {
     const uint lane = threadIdx.x & 31u, col = blockIdx.x * 4u + (threadIdx.x >> 5u);
     if (col >= a.n) return;
-    float acc[ROWS];
+    float acc[PARTS][ROWS], squares[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
+    for (int r = 0; r < ROWS; r++) {
+        squares[r] = 0.0f;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) acc[p][r] = 0.0f;
+    }
     const ushort *row = w + (ulong)col * a.k;
 #pragma unroll 4
     for (uint i = lane * 8u; i < a.k; i += 256u) {
-        float wv[8];
-        load8(wv, row, i, STORED_BF16);
+        float wv[PARTS][8], g[8];
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) load8(wv[p], row + (ulong)p * a.n * a.k, i, STORED_BF16);
+        if (a.has_norm) load8(g, (const ushort *)gain, i, STORED_F32);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float xv[8];
-            load8(xv, x, (ulong)(r < a.m ? r : 0) * a.ld_x + i, STORED_BF16);
+            load8(xv, x, (ulong)(r < a.m ? r : 0) * a.ld_x + i, a.x_type);
+            if (a.has_norm) {
 #pragma unroll
-            for (int j = 0; j < 8; j++) acc[r] = fmaf(xv[j], wv[j], acc[r]);
+                for (int j = 0; j < 8; j++) {
+                    squares[r] = fmaf(xv[j], xv[j], squares[r]);
+                    xv[j] *= g[j];
+                }
+            }
+#pragma unroll
+            for (int p = 0; p < PARTS; p++)
+#pragma unroll
+                for (int j = 0; j < 8; j++) acc[p][r] = fmaf(xv[j], wv[p][j], acc[p][r]);
         }
     }
+    float v = 0.0f, up = 0.0f; /* of the row that is this lane's to finish */
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        acc[r] = k_simd_sum(acc[r]);
-        if (lane == r && r < a.m) {
-            float v = acc[r];
-            if (a.has_bias) v += bias[col];
-            v = activate(v, a.activation);
-            if (a.has_gate) v *= load_as(y, (ulong)r * a.ld_y + col, a.y_type);
-            if (a.has_residual) v += load_as(residual, (ulong)r * a.ld_residual + col, a.residual_type);
-            store_as(y, (ulong)r * a.ld_y + col, a.y_type, v);
+        float sum = k_simd_sum(acc[0][r]), second = PARTS == 2 ? k_simd_sum(acc[PARTS - 1][r]) : 0.0f;
+        if (a.has_norm) {
+            const float scale = rsqrtf(k_simd_sum(squares[r]) / (float)a.k + a.eps);
+            sum *= scale;
+            second *= scale;
+        }
+        if (lane == r) {
+            v = sum;
+            up = second;
         }
     }
+    if (lane >= a.m) return;
+    if (a.has_bias) v += bias[col];
+    v = activate(v, a.activation);
+    if (PARTS == 2) v *= up;
+    if (a.has_residual) v += load_as(residual, (ulong)lane * a.ld_residual + col, a.residual_type);
+    store_as(y, (ulong)lane * a.ld_y + col, a.y_type, v);
 }
 
-#define FEW_ROWS_KERNEL(name, rows)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(128)                                                                              \
-        name(const ushort *x, const ushort *w, const float *bias, const ushort *residual, ushort *y, const gemm_args a)            \
-    {                                                                                                                              \
-        few_rows<rows>(x, w, bias, residual, y, a);                                                                                \
+#define FEW_ROWS_KERNEL(name, rows, parts)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(128) name(const ushort *x, const ushort *w, const float *bias, const float *gain,     \
+                                                           const ushort *residual, ushort *y, const few_args a)                        \
+    {                                                                                                                                  \
+        few_rows<rows, parts>(x, w, bias, gain, residual, y, a);                                                                       \
     }
 
-FEW_ROWS_KERNEL(few_rows_1, 1)
-FEW_ROWS_KERNEL(few_rows_4, 4)
-FEW_ROWS_KERNEL(few_rows_8, 8)
+FEW_ROWS_KERNEL(few_rows_1, 1, 1)
+FEW_ROWS_KERNEL(few_rows_4, 4, 1)
+FEW_ROWS_KERNEL(few_rows_8, 8, 1)
+FEW_ROWS_KERNEL(few_rows_glu_1, 1, 2)
+FEW_ROWS_KERNEL(few_rows_glu_4, 4, 2)
+FEW_ROWS_KERNEL(few_rows_glu_8, 8, 2)
