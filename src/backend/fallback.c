@@ -62,6 +62,13 @@ static lt_tail_kind smallest_tail(const lt_plan *plan)
     return best;
 }
 
+/* Rows of one run that makes up a state again: whole blocks. */
+static size_t piece_of(const lt_program *p)
+{
+    size_t most = p->max_tokens < 4096 ? p->max_tokens : 4096;
+    return most >= LT_BLOCK_ROWS ? most / LT_BLOCK_ROWS * LT_BLOCK_ROWS : most;
+}
+
 /* Rows [begin, begin + n) of the sequence on the CPU. */
 static lattice_status replay(lt_state *s, struct lt_state *cpu, size_t begin, size_t n, uint32_t *positions, float *out,
                              lt_tail_kind tail, lattice_error *err)
@@ -92,8 +99,7 @@ static lattice_status move_state(lt_state *s, lattice_error *err)
     const lattice_allocator *mem = &p->backend->runtime->mem;
     const lt_backend *cpu = p->backend->cpu;
     lt_tail_kind tail = smallest_tail(p->plan);
-    size_t most = p->max_tokens >= LT_BLOCK_ROWS ? p->max_tokens / LT_BLOCK_ROWS * LT_BLOCK_ROWS : p->max_tokens;
-    if (most > 2048) most = 2048;
+    size_t most = piece_of(p);
     struct lt_state *state = NULL;
     uint32_t *positions = lt_alloc_array(mem, most, sizeof *positions);
     float *out = tail < LT_TAIL_COUNT ? lt_alloc_array(mem, lt_tail_width(p->plan, tail, 0), sizeof *out) : NULL;
@@ -212,6 +218,76 @@ static size_t state_bytes(const lt_program *p, size_t n)
     return p->backend->gpu->states->bytes(p->gpu, n);
 }
 
+/* ------------------------------------------------------------------ snapshots: the ids, from which any device makes the rows */
+
+static lattice_status run(lt_program *p, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
+                          lattice_error *err);
+
+static size_t saved_bytes(const lt_program *p, size_t length)
+{
+    (void)p;
+    size_t bytes;
+    return lt_mul(length, sizeof(uint32_t), &bytes) ? bytes : SIZE_MAX;
+}
+
+static lattice_status state_save(const lt_state *s, lt_state_sink *sink, void *user, lattice_error *err)
+{
+    return s->length > 0 ? sink(user, s->ids, s->length * sizeof *s->ids, err) : LATTICE_OK;
+}
+
+/* Appends n rows wherever the program runs. */
+static lattice_status append(lt_state *s, const uint32_t *ids, size_t n, uint32_t *positions, float *out, lt_tail_kind tail,
+                             lattice_error *err)
+{
+    size_t starts[2] = { 0, n }, row = n - 1, past = s->length;
+    for (size_t i = 0; i < n; i++) positions[i] = (uint32_t)(past + i);
+    lt_batch batch = { .n_tokens = n,
+                       .n_seqs = 1,
+                       .n_out = 1,
+                       .ids = ids,
+                       .positions = positions,
+                       .seq_starts = starts,
+                       .out_rows = &row,
+                       .past_lens = &past,
+                       .states = &s };
+    LT_TRY(state_reserve(s, n, err));
+    LT_TRY(run(s->program, &batch, tail, out, NULL, err));
+    state_commit(s);
+    return LATTICE_OK;
+}
+
+static lattice_status state_load(lt_program *p, const void *data, size_t size, size_t length, lt_state **state,
+                                 lattice_error *err)
+{
+    const lattice_allocator *mem = &p->backend->runtime->mem;
+    *state = NULL;
+    if (size != saved_bytes(p, length))
+        return lt_fail(err, LATTICE_ERR_FORMAT, "%zu bytes are not a state of %zu rows", size, length);
+    LT_TRY(state_create(p, state, err));
+    lt_tail_kind tail = smallest_tail(p->plan);
+    size_t most = piece_of(p);
+    uint32_t *ids = lt_alloc_array(mem, length > 0 ? length : 1, sizeof *ids),
+             *positions = lt_alloc_array(mem, most, sizeof *positions);
+    float *out = tail < LT_TAIL_COUNT ? lt_alloc_array(mem, lt_tail_width(p->plan, tail, 0), sizeof *out) : NULL;
+    lattice_status status = ids && positions && out ? LATTICE_OK : lt_no_memory(err, size, "a snapshot");
+    if (status == LATTICE_OK) memcpy(ids, data, size); /* the bytes may be unaligned */
+    for (size_t begin = 0; status == LATTICE_OK && begin < length; begin += most)
+        status = append(*state, ids + begin, length - begin < most ? length - begin : most, positions, out, tail, err);
+    lt_free(mem, ids);
+    lt_free(mem, positions);
+    lt_free(mem, out);
+    if (status == LATTICE_OK) return LATTICE_OK;
+    state_free(*state);
+    *state = NULL;
+    return status;
+}
+
+/* Rows are those of the run that made them: a snapshot made on one device is for any, so its kind of rows is the arithmetic's. */
+static const char *row_type(const lt_program *p)
+{
+    return p->backend->gpu->compute(p->gpu) == LATTICE_COMPUTE_BF16 ? "bf16" : "f32";
+}
+
 static const lt_state_ops state_ops = {
     .create = state_create,
     .free = state_free,
@@ -222,6 +298,10 @@ static const lt_state_ops state_ops = {
     .truncate = state_truncate,
     .fork = state_fork,
     .bytes = state_bytes,
+    .saved_bytes = saved_bytes,
+    .save = state_save,
+    .load = state_load,
+    .row_type = row_type,
 };
 
 /* ------------------------------------------------------------------ running */

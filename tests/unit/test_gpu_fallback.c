@@ -228,6 +228,43 @@ static void a_conversation_moves_to_the_cpu_with_its_state(void **state)
     end(&s);
 }
 
+/* What is saved on the device is loaded on it, and goes on with the same tokens. */
+static void a_conversation_is_saved_and_loaded(void **state)
+{
+    (void)state;
+    subject s;
+    begin(&s);
+    lattice_error err;
+    golden *g = golden_read(DECODER);
+    const golden_case *c = NULL;
+    for (size_t i = 0; i < g->n_cases; i++) {
+        if (g->cases[i].greedy_min_margin >= 1e-3 && g->cases[i].n < 40 && g->cases[i].n > 3) c = &g->cases[i];
+    }
+    assert_non_null(c);
+    lattice_model *m = open_on(&s, DECODER, "auto");
+    lattice_session *session, *loaded;
+    lt_test_folder folder = lt_test_folder_create();
+    char path[256];
+    lt_test_path(&folder, "snapshot", path);
+    assert_ok_err(lattice_session_create(m, NULL, &session, &err), &err);
+    assert_ok_err(lattice_session_prefill(session, c->ids, c->n, &err), &err);
+    assert_ok_err(lattice_session_save(session, path, &err), &err);
+    lattice_session_free(session);
+    assert_ok_err(lattice_session_load(m, path, NULL, &loaded, &err), &err);
+    lattice_generate_options o = { .sampling = { .top_p = 1, .repetition_penalty = 1 }, .ignore_end = true, .max_tokens = 6 };
+    lattice_generation generation;
+    assert_ok_err(lattice_generate(loaded, &o, &generation, &err), &err);
+    assert_int_equal(generation.n, 6);
+    assert_memory_equal(generation.ids, c->greedy, 6 * sizeof(uint32_t));
+    assert_int_equal(s.n_warnings, 0);
+    lattice_generation_free(&generation);
+    lattice_session_free(loaded);
+    lattice_model_close(m);
+    lt_test_folder_remove(&folder);
+    golden_free(g);
+    end(&s);
+}
+
 static void too_little_device_memory_leaves_the_cpu(void **state)
 {
     (void)state;
@@ -333,6 +370,7 @@ int main(void)
         cmocka_unit_test(INV_4_a_failure_in_the_middle_is_repeated_on_the_cpu_and_stays_there),
         cmocka_unit_test(INV_4_a_failing_operation_is_repeated_on_the_cpu),
         cmocka_unit_test(a_conversation_moves_to_the_cpu_with_its_state),
+        cmocka_unit_test(a_conversation_is_saved_and_loaded),
         cmocka_unit_test(too_little_device_memory_leaves_the_cpu),
         cmocka_unit_test(a_sequence_over_gpu_max_seq_len_runs_on_the_cpu),
         cmocka_unit_test(an_unknown_device_is_an_error),

@@ -208,6 +208,7 @@ static size_t bytes(const lt_program *p, size_t n)
     return total;
 }
 
+/* Snapshots are fallback.c's, which stands before this backend: it saves ids. */
 const lt_state_ops lt_gpu_state_ops = {
     .create = create,
     .free = state_free,
