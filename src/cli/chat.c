@@ -1,4 +1,9 @@
-/* lattice chat: a conversation on the terminal, or with lines of standard input. */
+/* lattice chat: a conversation on the terminal, or with lines of standard input.
+ *
+ * Nothing that has been computed is computed again: forks of the session are kept where the conversation begins (behind the
+ * system message, or as a saved session has it) and behind the last question. What an answer leaves in the session may differ
+ * from what history keeps of it (thoughts are dropped, texts may be cut into other tokens): then the next turn goes on from
+ * there. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +16,7 @@
 typedef struct chat_arguments {
     cli_common common;
     cli_sampling sampling;
-    const char *system;
+    const char *system, *session;
     bool think;
 } chat_arguments;
 
@@ -20,6 +25,7 @@ typedef struct chat_arguments {
 static const cli_option options[] = {
     CLI_OPTION_MODEL(chat_arguments),
     { "system", 0, CLI_STRING, AT(system), "TEXT", NULL, NULL, 0, 0, "what the model is told before the conversation" },
+    { "session", 0, CLI_STRING, AT(session), "FILE", NULL, NULL, 0, 0, "go on from a conversation that /save has written" },
     { "think",  0, CLI_FLAG,   AT(think),  NULL, NULL, NULL, 0, 0, "let the model think before it answers, where it can" },
     CLI_OPTIONS_SAMPLING(chat_arguments),
     CLI_OPTIONS_RUN(chat_arguments),
@@ -33,10 +39,12 @@ static const cli_option options[] = {
 typedef struct job {
     const chat_arguments *arguments;
     lattice_model *model;
-    lattice_session *session;
+    lattice_session *base;    /* where the conversation begins */
+    lattice_session *turn;    /* a fork behind the last question, or NULL */
+    lattice_session *session; /* where it stands */
     lattice_generate_options options;
     lattice_text *stop;
-    lattice_message *messages; /* contents of users and answers are owned */
+    lattice_message *messages; /* since the beginning; contents are owned */
     size_t n, capacity;
     bool terminal, failed;
 } job;
@@ -68,7 +76,7 @@ static void drop_messages(job *j, size_t n)
 {
     while (j->n > n) {
         j->n--;
-        if (strcmp(j->messages[j->n].role, "system") != 0) lt_free(cli_memory, (void *)(uintptr_t)j->messages[j->n].content.data);
+        lt_free(cli_memory, (void *)(uintptr_t)j->messages[j->n].content.data);
     }
 }
 
@@ -85,31 +93,60 @@ static lattice_status add_message(job *j, const char *role, lattice_text content
     return LATTICE_OK;
 }
 
-static lattice_status begin(job *j, lattice_error *err)
+/* In the place of *to, which may be NULL. */
+static lattice_status fork_to(lattice_session **to, const lattice_session *from, lattice_error *err)
 {
-    drop_messages(j, 0);
-    lattice_session_reset(j->session);
-    if (!j->arguments->system) return LATTICE_OK;
-    if (!LT_GROW(cli_memory, j->messages, j->capacity, 1)) return lt_no_memory(err, sizeof *j->messages, "a message");
-    j->messages[j->n++] = (lattice_message){ "system", { j->arguments->system, strlen(j->arguments->system) } };
+    lattice_session *copy;
+    LT_TRY(lattice_session_fork(from, &copy, err));
+    lattice_session_free(*to);
+    *to = copy;
     return LATTICE_OK;
 }
 
+static lattice_status make_base(job *j, lattice_error *err)
+{
+    const chat_arguments *a = j->arguments;
+    if (a->session) return lattice_session_load(j->model, a->session, NULL, &j->base, err);
+    LT_TRY(lattice_session_create(j->model, NULL, &j->base, err));
+    if (!a->system) return LATTICE_OK;
+    const lattice_chat_options o = { .no_prompt = true };
+    const lattice_message message = { "system", { a->system, strlen(a->system) } };
+    lattice_encoding encoding;
+    LT_TRY(lattice_chat_encode(j->model, &message, 1, &o, &encoding, err));
+    lattice_status status = lattice_session_prefill(j->base, encoding.ids, encoding.n, err);
+    lattice_encoding_free(&encoding);
+    return status;
+}
+
+static lattice_status begin(job *j, lattice_error *err)
+{
+    drop_messages(j, 0);
+    lattice_session_free(j->turn);
+    j->turn = NULL;
+    if (!j->base) LT_TRY(make_base(j, err));
+    return fork_to(&j->session, j->base, err);
+}
+
+static void write_message(lt_json_writer *w, const lattice_message *message)
+{
+    lt_json_write_begin(w, '{');
+    lt_json_write_key(w, "role");
+    lt_json_write_z(w, message->role);
+    lt_json_write_key(w, "content");
+    lt_json_write_str(w, (lt_str){ message->content.data, message->content.length });
+    lt_json_write_end(w, '}');
+}
+
 /* [{"role","content"}, …] */
-static lattice_status save(const job *j, const char *path, lattice_error *err)
+static lattice_status save_text(const job *j, const char *path, lattice_error *err)
 {
     lt_buf text;
     lt_buf_init(&text, cli_memory);
     lt_json_writer w = lt_json_writer_on(&text);
+    const char *system = j->arguments->system;
     lt_json_write_begin(&w, '[');
-    for (size_t i = 0; i < j->n; i++) {
-        lt_json_write_begin(&w, '{');
-        lt_json_write_key(&w, "role");
-        lt_json_write_z(&w, j->messages[i].role);
-        lt_json_write_key(&w, "content");
-        lt_json_write_str(&w, (lt_str){ j->messages[i].content.data, j->messages[i].content.length });
-        lt_json_write_end(&w, '}');
-    }
+    if (system) write_message(&w, &(lattice_message){ "system", { system, strlen(system) } });
+    for (size_t i = 0; i < j->n; i++) write_message(&w, &j->messages[i]);
     lt_json_write_end(&w, ']');
     lt_buf_byte(&text, '\n');
     lt_replace file;
@@ -136,21 +173,64 @@ static bool stream_text(void *user, const char *text, size_t length)
     return !j->failed;
 }
 
-/* Brings the session to the conversation: what it holds already is not computed again, where the conversation begins with it. */
-static lattice_status prefill(job *j, lattice_error *err)
+/* Does the session hold what the conversation begins with, and what then are the first ids behind that? */
+static bool holds_beginning(const job *j, const lattice_session *session, const uint32_t *ids, size_t n, size_t *held)
 {
-    const lattice_chat_options o = { .think = j->arguments->think };
+    size_t base, all;
+    if (!session) return false;
+    (void)lattice_session_ids(j->base, &base);
+    const uint32_t *own = lattice_session_ids(session, &all);
+    *held = all - base; /* every session is a descendant of the base */
+    return *held <= n && (*held == 0 || memcmp(own + base, ids, *held * sizeof *ids) == 0);
+}
+
+/* Puts the session where the conversation, of n ids behind the base, has been computed up to: *held of them. */
+static lattice_status go_to(job *j, const uint32_t *ids, size_t n, size_t *held, lattice_error *err)
+{
+    if (holds_beginning(j, j->session, ids, n, held)) return LATTICE_OK;
+    if (holds_beginning(j, j->turn, ids, n, held)) return fork_to(&j->session, j->turn, err);
+    *held = 0;
+    return fork_to(&j->session, j->base, err);
+}
+
+/* Brings the session to the end of the last message. */
+static lattice_status end_turn(job *j, lattice_error *err)
+{
+    const lattice_chat_options o = { .no_prompt = true };
     lattice_encoding encoding;
     size_t held;
     LT_TRY(lattice_chat_encode(j->model, j->messages, j->n, &o, &encoding, err));
-    const uint32_t *ids = lattice_session_ids(j->session, &held);
-    if (held >= encoding.n || (held > 0 && memcmp(ids, encoding.ids, held * sizeof *ids) != 0)) {
-        lattice_session_reset(j->session);
-        held = 0;
-    }
-    lattice_status status = lattice_session_prefill(j->session, encoding.ids + held, encoding.n - held, err);
+    lattice_status status = go_to(j, encoding.ids, encoding.n, &held, err);
+    answering = j->session;
+    if (status == LATTICE_OK && held < encoding.n)
+        status = lattice_session_prefill(j->session, encoding.ids + held, encoding.n - held, err);
+    answering = NULL;
     lattice_encoding_free(&encoding);
     return status;
+}
+
+/* And on to where the answer begins; a fork is kept at the end of the message. */
+static lattice_status begin_answer(job *j, lattice_error *err)
+{
+    const lattice_chat_options o = { .think = j->arguments->think };
+    lattice_encoding encoding;
+    size_t base, all;
+    LT_TRY(end_turn(j, err));
+    LT_TRY(fork_to(&j->turn, j->session, err));
+    LT_TRY(lattice_chat_encode(j->model, j->messages, j->n, &o, &encoding, err));
+    (void)lattice_session_ids(j->base, &base);
+    (void)lattice_session_ids(j->session, &all);
+    lattice_status status = lattice_session_prefill(j->session, encoding.ids + (all - base), encoding.n - (all - base), err);
+    lattice_encoding_free(&encoding);
+    return status;
+}
+
+/* FILE.json: the texts; any other: a session that can be loaded again. */
+static lattice_status save(job *j, const char *path, lattice_error *err)
+{
+    if (lt_str_ends(lt_str_of(path), ".json")) return save_text(j, path, err);
+    LT_TRY(end_turn(j, err));
+    return lattice_session_save(j->session, path, err);
 }
 
 static lattice_status answer(job *j, lattice_text question, lattice_error *err)
@@ -158,8 +238,8 @@ static lattice_status answer(job *j, lattice_text question, lattice_error *err)
     const size_t before = j->n;
     lattice_generation g = { 0 };
     LT_TRY(add_message(j, "user", question, err));
+    lattice_status status = begin_answer(j, err);
     answering = j->session;
-    lattice_status status = prefill(j, err);
     if (status == LATTICE_OK) status = lattice_generate(j->session, &j->options, &g, err);
     answering = NULL;
     if (status != LATTICE_OK) {
@@ -226,7 +306,6 @@ static lattice_status chat(job *j, lattice_runtime *runtime, const char *folder,
     const chat_arguments *a = j->arguments;
     lattice_model_options model_options = cli_model_options(&a->common);
     LT_TRY(lattice_model_open(runtime, folder, &model_options, &j->model, err));
-    LT_TRY(lattice_session_create(j->model, NULL, &j->session, err));
     j->options = cli_generate_options(&a->sampling, j->model, j->stop);
     j->options.on_text = stream_text;
     j->options.user = j;
@@ -241,6 +320,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     job j = { .arguments = opaque, .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) };
     const chat_arguments *a = j.arguments;
     if (!a->common.model) return cli_usage(&cli_chat_command, "no model given: -m MODEL");
+    if (a->session && a->system) return cli_usage(&cli_chat_command, "--system comes first: it cannot follow a --session");
     int code = cli_check_sampling(&cli_chat_command, &a->sampling);
     if (code != CLI_DONE) return code;
     lattice_runtime *runtime = NULL;
@@ -256,6 +336,8 @@ static int run(void *opaque, char **operands, size_t n_operands)
     lt_free(cli_memory, j.messages);
     lt_free(cli_memory, j.stop);
     lattice_session_free(j.session);
+    lattice_session_free(j.turn);
+    lattice_session_free(j.base);
     lattice_model_close(j.model);
     lattice_runtime_free(runtime);
     lt_buf_free(&folder);
@@ -267,8 +349,9 @@ const cli_command cli_chat_command = {
     .operands = "",
     .summary = "a conversation with a language model",
     .description = "Answers line after line of standard input, with what was said before in mind.\n"
-                   "Lines that begin with a slash are for the program: /reset forgets the conversation,\n"
-                   "/save FILE writes it as JSON, /exit ends. Ctrl-C stops an answer, not the program.",
+                   "Lines that begin with a slash are for the program: /reset goes back to the beginning,\n"
+                   "/save FILE writes the conversation so that --session FILE goes on with it, or, where\n"
+                   "FILE ends in .json, its texts; /exit ends. Ctrl-C stops an answer, not the program.",
     .examples = "  lattice chat -m ./qwen3.5 --system \"You are terse.\"\n"
                 "  echo \"Define gravity.\" | lattice chat -m ./tiny-dictionary --temperature 0",
     .options = options,

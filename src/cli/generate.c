@@ -11,8 +11,8 @@
 typedef struct generate_arguments {
     cli_common common;
     cli_sampling sampling;
-    const char *prompt, *ids, *input;
-    bool jsonl, literal, ignore_eos;
+    const char *prompt, *ids, *input, *session, *save_session;
+    bool jsonl, literal, ignore_eos, prompt_only;
 } generate_arguments;
 
 #define AT(field) offsetof(generate_arguments, field)
@@ -23,6 +23,9 @@ static const cli_option options[] = {
     { "ids",     0,   CLI_STRING, AT(ids),     "LIST", NULL, NULL, 0, 0, "token ids to go on from, separated by commas" },
     { "jsonl",   0,   CLI_FLAG,   AT(jsonl),   NULL, NULL, NULL, 0, 0, "read a JSON object a line, {\"prompt\":…} or {\"ids\":[…]}; implies --json" },
     { "input",   'i', CLI_STRING, AT(input),   "FILE", NULL, NULL, 0, 0, "read FILE instead of standard input; with --jsonl" },
+    { "session", 0,   CLI_STRING, AT(session), "FILE", NULL, NULL, 0, 0, "go on from a saved session; the prompt, if any, comes behind it" },
+    { "save-session", 0, CLI_STRING, AT(save_session), "FILE", NULL, NULL, 0, 0, "write the session to FILE in the end" },
+    { "prompt-only", 0, CLI_FLAG, AT(prompt_only), NULL, NULL, NULL, 0, 0, "generate nothing; with --save-session" },
     CLI_OPTIONS_SAMPLING(generate_arguments),
     { "ignore-eos", 0, CLI_FLAG,  AT(ignore_eos), NULL, NULL, NULL, 0, 0, "go on past the tokens that end a text" },
     { "literal", 0,   CLI_FLAG,   AT(literal), NULL, NULL, NULL, 0, 0, "take special tokens in prompts for plain text" },
@@ -37,7 +40,8 @@ static const cli_option options[] = {
 typedef struct job {
     const generate_arguments *arguments;
     lattice_model *model;
-    lattice_session *session;
+    lattice_session *base;    /* what every prompt comes behind */
+    lattice_session *session; /* a fork of it, for the prompt at hand */
     lattice_generate_options options;
     lattice_text *stop;
     uint32_t *ids; /* --ids */
@@ -104,9 +108,12 @@ static lattice_status print_json(job *j, const lattice_generation *g, size_t n_p
 static lattice_status go_on(job *j, const uint32_t *ids, size_t n, lattice_error *err)
 {
     lattice_generation g;
-    lattice_session_reset(j->session);
+    lattice_session_free(j->session);
+    j->session = NULL;
+    LT_TRY(lattice_session_fork(j->base, &j->session, err));
     double start = lt_clock_seconds();
-    LT_TRY(lattice_session_prefill(j->session, ids, n, err));
+    if (n > 0 || !j->arguments->session) LT_TRY(lattice_session_prefill(j->session, ids, n, err));
+    if (j->arguments->prompt_only) return LATTICE_OK;
     double prefilled = lt_clock_seconds();
     LT_TRY(lattice_generate(j->session, &j->options, &g, err));
     double end = lt_clock_seconds();
@@ -115,8 +122,9 @@ static lattice_status go_on(job *j, const uint32_t *ids, size_t n, lattice_error
         status = print_json(j, &g, n, prefilled - start, end - prefilled, err);
     else if (g.length == 0 || g.text[g.length - 1] != '\n')
         putchar('\n');
-    if (status == LATTICE_OK && g.finish == LATTICE_FINISH_CONTEXT)
-        cli_note("the model's context of %zu tokens is full", n + g.n);
+    size_t held;
+    (void)lattice_session_ids(j->session, &held);
+    if (status == LATTICE_OK && g.finish == LATTICE_FINISH_CONTEXT) cli_note("the model's context of %zu tokens is full", held);
     lattice_generation_free(&g);
     if (status != LATTICE_OK) return status;
     if (fflush(stdout) != 0 || ferror(stdout)) return lt_fail(err, LATTICE_ERR_IO, "standard output: %s", strerror(errno));
@@ -157,13 +165,17 @@ static lattice_status generate(job *j, lattice_runtime *runtime, const char *fol
     const generate_arguments *a = j->arguments;
     lattice_model_options model_options = cli_model_options(&a->common);
     LT_TRY(lattice_model_open(runtime, folder, &model_options, &j->model, err));
-    LT_TRY(lattice_session_create(j->model, NULL, &j->session, err));
+    if (a->session)
+        LT_TRY(lattice_session_load(j->model, a->session, NULL, &j->base, err));
+    else
+        LT_TRY(lattice_session_create(j->model, NULL, &j->base, err));
     j->options = cli_generate_options(&a->sampling, j->model, j->stop);
     j->options.ignore_end = a->ignore_eos;
     j->options.on_text = stream_text;
     j->options.user = j;
-    if (a->ids) return go_on(j, j->ids, j->n_ids, err);
-    return a->prompt ? go_on_from_text(j, lt_str_of(a->prompt), err) : read_lines(j, input, err);
+    if (a->jsonl) return read_lines(j, input, err);
+    LT_TRY(a->prompt ? go_on_from_text(j, lt_str_of(a->prompt), err) : go_on(j, j->ids, j->n_ids, err));
+    return a->save_session ? lattice_session_save(j->session, a->save_session, err) : LATTICE_OK;
 }
 
 static int run(void *opaque, char **operands, size_t n_operands)
@@ -173,8 +185,11 @@ static int run(void *opaque, char **operands, size_t n_operands)
     job j = { .arguments = opaque };
     const generate_arguments *a = j.arguments;
     if (!a->common.model) return cli_usage(&cli_generate_command, "no model given: -m MODEL");
-    if (!!a->prompt + !!a->ids + a->jsonl != 1)
+    const int given = !!a->prompt + !!a->ids + a->jsonl;
+    if (given > 1 || (given == 0 && !a->session))
         return cli_usage(&cli_generate_command, "give one of --prompt, --ids and --jsonl");
+    if (a->prompt_only && !a->save_session) return cli_usage(&cli_generate_command, "--prompt-only needs --save-session");
+    if (a->save_session && a->jsonl) return cli_usage(&cli_generate_command, "--save-session needs a single prompt");
     if (a->input && !a->jsonl) return cli_usage(&cli_generate_command, "--input needs --jsonl");
     int code = cli_check_sampling(&cli_generate_command, &a->sampling);
     if (code == CLI_DONE && a->ids) code = read_ids(&j);
@@ -197,6 +212,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     }
     if (a->jsonl && input.name) cli_input_close(&input);
     lattice_session_free(j.session);
+    lattice_session_free(j.base);
     lattice_model_close(j.model);
     lattice_runtime_free(runtime);
     lt_free(cli_memory, j.stop);
@@ -213,7 +229,8 @@ const cli_command cli_generate_command = {
     .description = "Streams the text that a language model goes on with from --prompt or --ids; with\n"
                    "--jsonl from each line of standard input. --json prints an object of ids (those of\n"
                    "the new tokens), text, finish_reason (length, end, stop, context or cancelled),\n"
-                   "prompt_tokens, prefill_s and decode_s.",
+                   "prompt_tokens, prefill_s and decode_s. --save-session keeps what was computed: a\n"
+                   "prompt that many texts begin with is computed once, and --session goes on from it.",
     .examples = "  lattice generate -m ./qwen3.5 -p \"Once upon a time\" -n 64 --temperature 0.8 --seed 1\n"
                 "  lattice generate -m ./qwen3.5 --jsonl -n 32 < prompts.jsonl > texts.jsonl",
     .options = options,

@@ -85,9 +85,16 @@ static lattice_status describe(lattice_model *m, header *h, lattice_error *err)
     return LATTICE_OK;
 }
 
+static lattice_status check_device(const lattice_model *m, lattice_error *err)
+{
+    if (m->backend->states->save) return LATTICE_OK;
+    return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "sessions on device %s cannot be saved", m->backend->name);
+}
+
 static lattice_status write_session(const lattice_session *s, writer *w, lattice_error *err)
 {
     const lattice_model *m = s->model;
+    LT_TRY(check_device(m, err));
     const size_t ids = s->n * sizeof *s->ids, logits = s->has_logits ? m->config.vocab_size * sizeof *s->logits : 0;
     header h;
     LT_TRY(describe(s->model, &h, err));
@@ -242,6 +249,7 @@ static lattice_status load(lattice_model *model, const unsigned char *data, size
 {
     header h;
     *session = NULL;
+    LT_TRY(check_device(model, err));
     LT_TRY(check_bytes(data, size, name, &h, err));
     LT_TRY(check_purpose(model, &h, name, err));
     LT_TRY(lt_session_new(model, options, session, err));

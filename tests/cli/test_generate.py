@@ -133,6 +133,30 @@ class Perplexity(Case):
         self.fails(1, "no tokens", "perplexity", "-m", TEXT, "")
         self.fails(1, "language model's head", "perplexity", "-m", BERT, "x")
 
+    def test_a_saved_session_goes_on(self):
+        args = ["-m", DICTIONARY, "--compute", "f32", "--temperature", "0", "--json"]
+        prompt = ASK.format("Define gravity.")
+        whole = json.loads(self.done("generate", *args, "-p", prompt, "-n", "12").stdout)
+        with tempfile.TemporaryDirectory() as folder:
+            path, later = os.path.join(folder, "a"), os.path.join(folder, "b")
+            begin = json.loads(self.done("generate", *args, "-p", prompt, "-n", "5", "--save-session", path).stdout)
+            rest = json.loads(self.done("generate", *args, "--session", path, "-n", "7", "--save-session", later).stdout)
+            self.assertEqual(begin["ids"] + rest["ids"], whole["ids"])
+            self.assertEqual(rest["prompt_tokens"], 0)
+            lines = "".join(json.dumps({"ids": [i]}) + "\n" for i in begin["ids"][:2] * 2)
+            out = self.done("generate", *args, "--session", path, "--jsonl", "-n", "4", stdin=lines).stdout.splitlines()
+            texts = [json.loads(line)["text"] for line in out]
+            self.assertEqual(texts[:2], texts[2:])  # each goes on from the saved session, not from the last
+            self.fails(2, "single prompt", "generate", *args, "--jsonl", "--save-session", path)
+            self.fails(1, "another model", "generate", "-m", TEXT, "--compute", "f32", "--session", path)
+            self.fails(1, "not a saved session", "generate", *args, "--session", os.path.join(DICTIONARY, "config.json"))
+            self.assertEqual(self.done("generate", *args, "-p", prompt, "--prompt-only", "--save-session", path).stdout, "")
+            out = self.done("generate", *args, "--session", path, "-n", "12").stdout
+            self.assertEqual(json.loads(out)["ids"], whole["ids"])
+        self.fails(2, "--save-session", "generate", *args, "-p", prompt, "--prompt-only")
+        self.fails(2, "give one of", "generate", *args)
+        self.fails(1, "no tokens", "generate", *args, "-p", "")
+
 
 class Chat(Case):
     def test_an_answer_streams_and_is_the_reference(self):
@@ -160,6 +184,35 @@ class Chat(Case):
         self.assertTrue(out.startswith(first))
         prompt = ASK.format("Define gravity.") + first[:-1] + "<|im_end|>\n" + ASK.format("Define rain.")
         self.assertEqual(out[len(first) :], self.done("generate", *args, "-p", prompt).stdout)
+
+    def test_a_saved_conversation_is_taken_up_again(self):
+        args = ["-m", DICTIONARY, "--compute", "f32", "--temperature", "0", "-n", "16"]
+        first = self.done("chat", *args, stdin="Define gravity.\n").stdout
+        both = self.done("chat", *args, stdin="Define gravity.\nDefine rain.\n").stdout
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "conversation")
+            self.done("chat", *args, stdin=f"Define gravity.\n/save {path}\n")
+            for again in range(2):  # the file stays; /reset goes back to what it holds
+                out = self.done("chat", *args, "--session", path, stdin="Define rain.\n/reset\nDefine rain.\n").stdout
+                self.assertEqual(out, 2 * both[len(first) :])
+            self.fails(2, "--system", "chat", *args, "--session", path, "--system", "x")
+            self.fails(1, "saved with another model", "chat", "-m", TEXT, "--compute", "f32", "--session", path)
+            self.fails(1, "compute f32", "chat", "-m", DICTIONARY, "--compute", "bf16", "--isa", "scalar", "--session", path)
+            with open(path, "r+b") as f:
+                f.truncate(1000)
+            self.fails(1, "has 1000 bytes", "chat", *args, "--session", path)
+        self.fails(1, "/nonexistent", "chat", *args, "--session", "/nonexistent")
+
+    def test_thoughts_are_dropped_and_nothing_else_changes(self):
+        """A model that knows thinking: the second turn is what it says to the history without the thought."""
+        args = ["-m", TEXT, "--compute", "f32", "--temperature", "0", "-n", "12"]
+        for think, prompt in [((), "<think>\n\n</think>\n\n"), (("--think",), "<think>\n")]:
+            first = self.done("chat", *args, *think, stdin="Hello there\n").stdout
+            out = self.done("chat", *args, *think, stdin="Hello there\nAnd again\n").stdout
+            self.assertTrue(out.startswith(first))
+            answer = first[:-1].rpartition("</think>")[2]
+            history = ASK.format("Hello there") + answer + "<|im_end|>\n" + ASK.format("And again") + prompt
+            self.assertEqual(out[len(first) :], self.done("generate", *args, "-p", history).stdout)
 
     def test_an_interruption_stops_the_answer_not_the_program(self):
         p = subprocess.Popen(

@@ -1,6 +1,11 @@
 /* Several sessions side by side, forks, generators and probabilities: what each gets is what it gets alone. */
 #include "session_fixture.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/utf8.h"
+
 static lattice_session *new_session(subject *s)
 {
     lattice_error err;
@@ -350,6 +355,83 @@ static void generators_refuse_what_sessions_refuse(void **state)
     close_subject(&s);
 }
 
+typedef struct watched {
+    lattice_session *session;
+    atomic_size_t tokens, at_cancel;
+} watched;
+
+static bool count_token(void *user, const lattice_token *token)
+{
+    watched *w = user;
+    (void)token;
+    atomic_fetch_add(&w->tokens, 1);
+    return true;
+}
+
+static void *cancel_after_three(void *user)
+{
+    watched *w = user;
+    while (atomic_load(&w->tokens) < 3) sched_yield();
+    lattice_session_cancel(w->session);
+    atomic_store(&w->at_cancel, atomic_load(&w->tokens));
+    return NULL;
+}
+
+static void another_thread_cancels_within_a_token(void **state)
+{
+    (void)state;
+    subject s;
+    pthread_t thread;
+    open_subject(&s, TEXT);
+    start(&s, s.first);
+    watched w = { .session = s.session };
+    lattice_generate_options o = greedy(0);
+    o.on_token = count_token;
+    o.user = &w;
+    assert_int_equal(pthread_create(&thread, NULL, cancel_after_three, &w), 0);
+    lattice_generation g = generate(&s, &o);
+    pthread_join(thread, NULL);
+    assert_int_equal(g.finish, LATTICE_FINISH_CANCELLED);
+    assert_in_range(g.n, 3, atomic_load(&w.at_cancel) + 1);
+    lattice_generation_free(&g);
+    close_subject(&s);
+}
+
+static bool see_whole_characters(void *user, const char *text, size_t length)
+{
+    size_t *total = user;
+    for (size_t i = 0, n; i < length; i += n) {
+        n = (unsigned char)text[i] < 0x80 ? 1 : lt_utf8_sequence((const uint8_t *)text + i, length - i);
+        assert_true(n > 0);
+    }
+    *total += length;
+    return true;
+}
+
+/* Random tokens of a byte-level vocabulary are full of torn characters. */
+static void streamed_text_has_whole_characters_only(void **state)
+{
+    (void)state;
+    subject s;
+    size_t torn = 0;
+    open_subject(&s, TEXT);
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        size_t total = 0;
+        lattice_generate_options o = greedy(60);
+        o.sampling.temperature = 50;
+        o.sampling.seed = seed;
+        o.on_text = see_whole_characters;
+        o.user = &total;
+        start(&s, s.first);
+        lattice_generation g = generate(&s, &o);
+        assert_int_equal(total, g.length);
+        for (size_t i = 0; i + 2 < g.length; i++) torn += memcmp(g.text + i, "\xef\xbf\xbd", 3) == 0;
+        lattice_generation_free(&g);
+    }
+    assert_true(torn > 0);
+    close_subject(&s);
+}
+
 /* ------------------------------------------------------------------ probabilities */
 
 static void logprobs_are_those_of_the_softmax(void **state)
@@ -495,6 +577,8 @@ int main(void)
         cmocka_unit_test(generators_side_by_side_write_what_each_writes_alone),
         cmocka_unit_test(one_cancelled_generation_does_not_stop_the_others),
         cmocka_unit_test(generators_refuse_what_sessions_refuse),
+        cmocka_unit_test(another_thread_cancels_within_a_token),
+        cmocka_unit_test(streamed_text_has_whole_characters_only),
         cmocka_unit_test(logprobs_are_those_of_the_softmax),
         cmocka_unit_test(generations_report_the_logprob_of_every_token_and_its_rivals),
         cmocka_unit_test(without_memory_runs_fail_and_nothing_leaks),
