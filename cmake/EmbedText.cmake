@@ -1,6 +1,6 @@
 # cmake -DOUT=texts.h -DNAME=PREFIX "-DPARTS=template=a;b|other=c" -P EmbedText.cmake
 # Writes a header with one static array of bytes for each part: its files one behind the other, and a NUL.
-set(text "/* Made by the build from the files of kernels/. */\n")
+set(text "/* Made by the build from files of the source tree. */\n")
 string(REPLACE "|" ";" parts "${PARTS}")
 foreach(part ${parts})
   string(REGEX MATCH "^([^=]*)=(.*)$" matched "${part}")

@@ -157,5 +157,6 @@ void lt_metrics_route(lt_exchange *exchange);
 void lt_openapi(lt_exchange *exchange);
 void lt_health(lt_exchange *exchange);
 void lt_info(lt_exchange *exchange);
+void lt_page(lt_exchange *exchange);
 
 #endif

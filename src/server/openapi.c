@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "server/exchange.h"
+#include "server/page.h"
 
 /* What is said of a path: a sentence, and the members of its body's JSON schema (NULL: it takes none). */
 typedef struct description {
@@ -76,8 +77,11 @@ static const description descriptions[] = {
 };
 // clang-format on
 
-static const description *find_description(const char *path)
+static const description page = { "/", "A file of the web page", NULL };
+
+static const description *find_description(const char *path, bool is_get)
 {
+    if (is_get && lt_page_find(path)) return &page;
     for (size_t i = 0; i < sizeof descriptions / sizeof *descriptions; i++)
         if (strcmp(descriptions[i].path, path) == 0) return &descriptions[i];
     return NULL;
@@ -85,8 +89,9 @@ static const description *find_description(const char *path)
 
 static void write_operation(lt_json_writer *w, const lt_route *route)
 {
-    const description *d = find_description(route->path);
-    lt_json_write_key(w, strcmp(route->method, "GET") == 0 ? "get" : "post");
+    bool is_get = strcmp(route->method, "GET") == 0;
+    const description *d = find_description(route->path, is_get);
+    lt_json_write_key(w, is_get ? "get" : "post");
     lt_json_write_begin(w, '{');
     lt_json_write_key(w, "summary");
     lt_json_write_z(w, d ? d->summary : "");
