@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """One query against many documents: lattice in turns with sentence-transformers' CrossEncoder, tokenising included.
 
-usage: rerank.py MODEL [--threads N] [--texts FILE] [--documents 100] [--tokens 200] [--rounds 7] [--backends torch,onnx,openvino] [--out DIR]
+usage: rerank.py MODEL [--threads N] [--texts FILE] [--documents 100] [--tokens 200] [--rounds 7] [--backends torch,onnx,openvino]
+       [--python BACKEND=PROGRAM …] [--out DIR]
 
 MODEL is a cross-encoder of one label (tools/make_checkpoint.py bge-base OUT --labels 1 --tokenizer FOLDER makes one of bge-base's
 dimensions). Documents are cut from the texts of FILE (bench/data/mixed-10k.jsonl.gz), joined, at about so many tokens of 4.4 bytes;
-their lengths vary by a quarter, as passages do. Back ends that cannot be started here are named and left out. Logits are compared."""
+their lengths vary by a quarter, as passages do. Back ends that cannot be started here are named and left out. onnx and openvino ask for other versions of transformers than each other:
+--python names the interpreter of an environment for one (scripts/bench-venv onnx, scripts/bench-venv openvino). Logits are compared."""
 
 import argparse
 import json
@@ -69,6 +71,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--backends", default="torch,onnx,openvino")
+    parser.add_argument("--python", action="append", default=[], metavar="BACKEND=PROGRAM", help="the interpreter that runs it")
     parser.add_argument("--out", help="folder for rerank.json and rerank.md")
     a = parser.parse_args()
     import numpy as np
@@ -77,7 +80,8 @@ def main():
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     documents = make_documents(read_texts(a.texts, 20 * a.documents), a.documents, a.tokens)
     engines = [Engine("lattice", Lattice, a.model, a.threads)]
-    engines += [Engine(f"CrossEncoder {backend}", CrossEncoder, a.model, a.threads, backend) for backend in a.backends.split(",")]
+    pythons = dict(pair.split("=", 1) for pair in a.python)
+    engines += [Engine(f"CrossEncoder {b}", CrossEncoder, a.model, a.threads, b, python=pythons.get(b)) for b in a.backends.split(",")]
     try:
         if engines[0].failure:
             sys.exit(f"rerank: lattice: {engines[0].failure}")

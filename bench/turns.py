@@ -4,23 +4,29 @@ Machines drift (frequency, neighbours, memory bandwidth), so engines measured on
 A B C A B C … each round is a fair comparison and the rounds give an interval. The others are stopped by SIGSTOP meanwhile, so that
 no thread pool spins on somebody else's time."""
 
+import contextlib
+import json
 import multiprocessing
 import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import traceback
 
 
 class Engine:
-    """`make(*arguments)` is called in the process and returns an object; turn(name, …) calls that method of it."""
+    """`make(*arguments)` is called in the process and returns an object; turn(name, …) calls that method of it. `python`: the
+    interpreter of another environment, for rivals whose packages cannot live beside ours."""
 
-    def __init__(self, name, make, *arguments):
+    def __init__(self, name, make, *arguments, python=None):
         self.name = name
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=serve, args=(other, make, arguments), daemon=True)
-        self.process.start()
+        with interpreter(context, python or sys.executable):
+            self.process.start()
         other.close()
         self.failure = self.receive()[1]
         self.stop()
@@ -51,6 +57,21 @@ class Engine:
             self.process.join(5)
             self.process.kill()
         self.process.join()
+
+
+@contextlib.contextmanager
+def interpreter(context, python):
+    """Processes that are started inside run `python` with its own packages; a spawned one inherits sys.path."""
+    path = sys.path
+    if python != sys.executable:
+        own = subprocess.run([python, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"], check=True, capture_output=True, text=True).stdout
+        sys.path = [os.path.dirname(os.path.abspath(__file__)), *json.loads(own)]
+    context.set_executable(python)
+    try:
+        yield
+    finally:
+        context.set_executable(sys.executable)
+        sys.path = path
 
 
 def serve(pipe, make, arguments):

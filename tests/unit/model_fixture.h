@@ -387,6 +387,70 @@ static inline void on_every_bf16_set(const char *folder, model_check check)
     golden_free(g);
 }
 
+/* Records the forward pass of a folder's checkpoint, its configuration changed first; change may be NULL. */
+static inline lattice_status record_folder(const char *folder, void (*change)(lt_config *), const uint32_t *ids, size_t n_ids,
+                                           lattice_error *err)
+{
+    lattice_runtime *runtime;
+    lt_config config;
+    lt_checkpoint *checkpoint = NULL;
+    lt_plan plan;
+    assert_ok(lattice_runtime_create(NULL, &runtime, NULL));
+    lt_plan_init(&plan, &runtime->mem);
+    lattice_status status = lt_config_read(&runtime->mem, folder, &config, err);
+    if (status == LATTICE_OK) {
+        assert_ok_err(lt_checkpoint_open(&runtime->mem, folder, true, &checkpoint, err), err);
+        if (change) change(&config);
+        status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, ids, n_ids, &plan, err);
+    }
+    lt_plan_free(&plan);
+    lt_checkpoint_close(checkpoint);
+    lt_config_free(&config);
+    lattice_runtime_free(runtime);
+    return status;
+}
+
+/* Recording and compiling with an allocator that fails at every request in turn: an error each time, and no leak. */
+static inline void check_opening_without_memory(const char *folder, const uint32_t *ids, size_t n_ids)
+{
+    lattice_error err;
+    lt_test_allocator counter = { 0 };
+    lattice_allocator hooks = lt_test_allocator_hooks(&counter);
+    lattice_runtime_options options = lattice_runtime_options_default();
+    options.allocator = &hooks;
+    options.n_threads = 2;
+    lattice_runtime *runtime;
+    lt_config config;
+    lt_checkpoint *checkpoint;
+    assert_ok(lattice_runtime_create(&options, &runtime, NULL));
+    assert_ok_err(lt_config_read(&lt_malloc_allocator, folder, &config, &err), &err);
+    assert_ok_err(lt_checkpoint_open(&lt_malloc_allocator, folder, true, &checkpoint, &err), &err);
+    long live = lt_test_allocator_live(&counter);
+    for (long n = 1;; n++) {
+        lt_plan plan;
+        lt_backend *backend = NULL;
+        lt_program *program = NULL;
+        counter.fail_at = atomic_load(&counter.requests) + n;
+        lt_plan_init(&plan, &runtime->mem);
+        lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, ids, n_ids, &plan, &err);
+        if (status == LATTICE_OK) status = lt_cpu_backend_create(runtime, NULL, LATTICE_COMPUTE_AUTO, &backend, &err);
+        if (status == LATTICE_OK) status = backend->compile(backend, &plan, &ROOM, &program, &err);
+        if (program) backend->program_free(program);
+        if (backend) backend->free(backend);
+        lt_plan_free(&plan);
+        counter.fail_at = 0;
+        assert_int_equal(lt_test_allocator_live(&counter), live);
+        if (status == LATTICE_OK) {
+            assert_true(n > 20);
+            break;
+        }
+        assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
+    }
+    lt_checkpoint_close(checkpoint);
+    lt_config_free(&config);
+    lattice_runtime_free(runtime);
+}
+
 static inline const golden_case *find_case(const golden *g, const char *text)
 {
     for (size_t i = 0; i < g->n_cases; i++) {

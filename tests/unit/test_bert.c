@@ -145,25 +145,6 @@ static void pooling_leaves_out_the_prompt(void **state)
 
 /* ------------------------------------------------------------------ checkpoints that do not fit */
 
-static lattice_status record_with(const char *folder, void (*change)(lt_config *), lattice_error *err)
-{
-    lattice_runtime *runtime;
-    lt_config config;
-    lt_checkpoint *checkpoint;
-    lt_plan plan;
-    assert_ok(lattice_runtime_create(NULL, &runtime, NULL));
-    assert_ok(lt_config_read(&runtime->mem, folder, &config, err));
-    assert_ok(lt_checkpoint_open(&runtime->mem, folder, true, &checkpoint, err));
-    change(&config);
-    lt_plan_init(&plan, &runtime->mem);
-    lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, NULL, 0, &plan, err);
-    lt_plan_free(&plan);
-    lt_checkpoint_close(checkpoint);
-    lt_config_free(&config);
-    lattice_runtime_free(runtime);
-    return status;
-}
-
 static void one_layer_more(lt_config *config)
 {
     config->n_layers++;
@@ -186,10 +167,10 @@ static void missing_tensor_is_an_error_naming_it(void **state)
 {
     (void)state;
     lattice_error err;
-    assert_int_equal(record_with(FIXTURE("bert-cls"), one_layer_more, &err), LATTICE_ERR_FORMAT);
+    assert_int_equal(record_folder(FIXTURE("bert-cls"), one_layer_more, NULL, 0, &err), LATTICE_ERR_FORMAT);
     assert_non_null(strstr(err.message, "encoder.layer.3.attention.self.query.weight"));
     assert_non_null(strstr(err.message, "missing"));
-    assert_int_equal(record_with(FIXTURE("bert-cls"), want_classifier, &err), LATTICE_ERR_FORMAT);
+    assert_int_equal(record_folder(FIXTURE("bert-cls"), want_classifier, NULL, 0, &err), LATTICE_ERR_FORMAT);
     assert_non_null(strstr(err.message, "classifier.weight"));
 }
 
@@ -197,11 +178,11 @@ static void wrong_shape_is_an_error_naming_both(void **state)
 {
     (void)state;
     lattice_error err;
-    assert_int_equal(record_with(FIXTURE("bert-cls"), wider_intermediate, &err), LATTICE_ERR_FORMAT);
+    assert_int_equal(record_folder(FIXTURE("bert-cls"), wider_intermediate, NULL, 0, &err), LATTICE_ERR_FORMAT);
     assert_non_null(strstr(err.message, "encoder.layer.0.intermediate.dense.weight"));
     assert_non_null(strstr(err.message, "[96, 48]"));
     assert_non_null(strstr(err.message, "[97, 48]"));
-    assert_int_equal(record_with(FIXTURE("bert-cls"), other_heads, &err), LATTICE_ERR_FORMAT);
+    assert_int_equal(record_folder(FIXTURE("bert-cls"), other_heads, NULL, 0, &err), LATTICE_ERR_FORMAT);
     assert_non_null(strstr(err.message, "hidden_size"));
 }
 
@@ -382,45 +363,10 @@ static void profile_counts_time_and_work_of_the_ops_that_ran(void **state)
 }
 
 /* Compiling and recording with an allocator that fails at every request in turn. */
-static void compiling_without_memory_fails_without_a_leak(void **state)
+static void opening_without_memory_fails_without_a_leak(void **state)
 {
     (void)state;
-    lattice_error err;
-    lt_test_allocator counter = { 0 };
-    lattice_allocator hooks = lt_test_allocator_hooks(&counter);
-    lattice_runtime_options options = lattice_runtime_options_default();
-    options.allocator = &hooks;
-    options.n_threads = 2;
-    lattice_runtime *runtime;
-    lt_config config;
-    lt_checkpoint *checkpoint;
-    assert_ok(lattice_runtime_create(&options, &runtime, NULL));
-    assert_ok_err(lt_config_read(&lt_malloc_allocator, FIXTURE("cross-encoder-1"), &config, &err), &err);
-    assert_ok_err(lt_checkpoint_open(&lt_malloc_allocator, FIXTURE("cross-encoder-1"), true, &checkpoint, &err), &err);
-    long live = lt_test_allocator_live(&counter);
-    for (long n = 1;; n++) {
-        lt_plan plan;
-        lt_backend *backend = NULL;
-        lt_program *program = NULL;
-        counter.fail_at = atomic_load(&counter.requests) + n;
-        lt_plan_init(&plan, &runtime->mem);
-        lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, NULL, 0, &plan, &err);
-        if (status == LATTICE_OK) status = lt_cpu_backend_create(runtime, NULL, LATTICE_COMPUTE_F32, &backend, &err);
-        if (status == LATTICE_OK) status = backend->compile(backend, &plan, &ROOM, &program, &err);
-        if (program) backend->program_free(program);
-        if (backend) backend->free(backend);
-        lt_plan_free(&plan);
-        counter.fail_at = 0;
-        assert_int_equal(lt_test_allocator_live(&counter), live);
-        if (status == LATTICE_OK) {
-            assert_true(n > 20);
-            break;
-        }
-        assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
-    }
-    lt_checkpoint_close(checkpoint);
-    lt_config_free(&config);
-    lattice_runtime_free(runtime);
+    check_opening_without_memory(FIXTURE("cross-encoder-1"), NULL, 0);
 }
 
 int main(void)
@@ -442,7 +388,7 @@ int main(void)
         cmocka_unit_test(injected_fault_leaves_the_program_usable),
         cmocka_unit_test(cancelled_run_says_so),
         cmocka_unit_test(profile_counts_time_and_work_of_the_ops_that_ran),
-        cmocka_unit_test(compiling_without_memory_fails_without_a_leak),
+        cmocka_unit_test(opening_without_memory_fails_without_a_leak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,27 +263,6 @@ static lt_test_folder changed_model(const char *fixture, const char *file, const
 }
 
 /* Reads the configuration and records the plan; what fails is the result. */
-static lattice_status record_folder(const char *folder, void (*change)(lt_config *), const uint32_t *ids, size_t n_ids,
-                                    lattice_error *err)
-{
-    lattice_runtime *runtime;
-    lt_config config;
-    lt_checkpoint *checkpoint = NULL;
-    lt_plan plan;
-    assert_ok(lattice_runtime_create(NULL, &runtime, NULL));
-    lt_plan_init(&plan, &runtime->mem);
-    lattice_status status = lt_config_read(&runtime->mem, folder, &config, err);
-    if (status == LATTICE_OK) {
-        assert_ok_err(lt_checkpoint_open(&runtime->mem, folder, true, &checkpoint, err), err);
-        if (change) change(&config);
-        status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, ids, n_ids, &plan, err);
-    }
-    lt_plan_free(&plan);
-    lt_checkpoint_close(checkpoint);
-    lt_config_free(&config);
-    lattice_runtime_free(runtime);
-    return status;
-}
 
 static void more_words(lt_config *c)
 {
@@ -470,47 +449,11 @@ static void nan_in_a_weight_is_an_error_never_a_vector(void **state)
     lt_test_folder_remove(&folder);
 }
 
-/* Recording and compiling with an allocator that fails at every request in turn. */
 static void opening_without_memory_fails_without_a_leak(void **state)
 {
     (void)state;
-    lattice_error err;
-    lt_test_allocator counter = { 0 };
-    lattice_allocator hooks = lt_test_allocator_hooks(&counter);
-    lattice_runtime_options options = lattice_runtime_options_default();
-    options.allocator = &hooks;
-    options.n_threads = 2;
-    lattice_runtime *runtime;
-    lt_config config;
-    lt_checkpoint *checkpoint;
-    const uint32_t ids[2] = { 370, 374 };
-    assert_ok(lattice_runtime_create(&options, &runtime, NULL));
-    assert_ok_err(lt_config_read(&lt_malloc_allocator, FIXTURE("qwen3-reranker"), &config, &err), &err);
-    assert_ok_err(lt_checkpoint_open(&lt_malloc_allocator, FIXTURE("qwen3-reranker"), true, &checkpoint, &err), &err);
-    long live = lt_test_allocator_live(&counter);
-    for (long n = 1;; n++) {
-        lt_plan plan;
-        lt_backend *backend = NULL;
-        lt_program *program = NULL;
-        counter.fail_at = atomic_load(&counter.requests) + n;
-        lt_plan_init(&plan, &runtime->mem);
-        lattice_status status = lt_family_find(&config)->record(runtime, &config, NULL, checkpoint, ids, 2, &plan, &err);
-        if (status == LATTICE_OK) status = lt_cpu_backend_create(runtime, NULL, LATTICE_COMPUTE_AUTO, &backend, &err);
-        if (status == LATTICE_OK) status = backend->compile(backend, &plan, &ROOM, &program, &err);
-        if (program) backend->program_free(program);
-        if (backend) backend->free(backend);
-        lt_plan_free(&plan);
-        counter.fail_at = 0;
-        assert_int_equal(lt_test_allocator_live(&counter), live);
-        if (status == LATTICE_OK) {
-            assert_true(n > 20);
-            break;
-        }
-        assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
-    }
-    lt_checkpoint_close(checkpoint);
-    lt_config_free(&config);
-    lattice_runtime_free(runtime);
+    const uint32_t no_yes[2] = { 370, 374 };
+    check_opening_without_memory(FIXTURE("qwen3-reranker"), no_yes, 2);
 }
 
 int main(void)
