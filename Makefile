@@ -13,7 +13,7 @@ PYTHON ?= python3
 
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts bench-serving bench-rerank baseline install uninstall format clean help
+.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts bench-serving bench-rerank bench-decoders baseline install uninstall format clean help
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
@@ -70,11 +70,18 @@ bench-serving: all model ## the server under load, against sentence-transformers
 	@cmake --build build --target bench_load
 	@.venv-bench/bin/python bench/serving.py "$$(scripts/fetch-model --print-path)" --out bench/results
 
-bench-rerank: all ## one query against 100 documents, against CrossEncoder (makes .venv-bench and a checkpoint of bge-base's dimensions)
+bench-rerank: all ## one query against 100 documents, against CrossEncoder (makes .venv-bench, -onnx and -openvino, and a checkpoint of bge-base's dimensions)
 	@scripts/bench-venv
 	@$(MAKE) --no-print-directory model
 	@$(PYTHON) tools/make_checkpoint.py bge-base build/bge-base-classifier --labels 1 --tokenizer "$$(scripts/fetch-model --print-path)"
-	@.venv-bench/bin/python bench/rerank.py build/bge-base-classifier --out bench/results
+	@scripts/bench-venv onnx
+	@scripts/bench-venv openvino
+	@.venv-bench/bin/python bench/rerank.py build/bge-base-classifier --python onnx=.venv-bench-onnx/bin/python \
+		--python openvino=.venv-bench-openvino/bin/python --out bench/results
+
+bench-decoders: all ## Qwen3-Embedding-0.6B against llama.cpp and PyTorch: QWEN3=checkpoint LLAMA_BENCH=program GGUF=file
+	@scripts/bench-venv
+	@.venv-bench/bin/python bench/decoders.py "$(QWEN3)" --llama-bench "$(LLAMA_BENCH)" --gguf "$(GGUF)" --out bench/results
 
 baseline: all model ## measure the baseline table of docs/DESIGN.md again and print what moved
 	@cmake --build build --target bench_cache

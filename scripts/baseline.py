@@ -20,6 +20,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 DESIGN = os.path.join(ROOT, "docs", "DESIGN.md")
 LATTICE = os.environ.get("LATTICE", os.path.join(ROOT, "build", "lattice"))
 MODEL = os.environ.get("MODEL", "all-minilm-l6-v2")
+QWEN3 = os.environ.get("QWEN3")  # a checkpoint of Qwen3-Embedding-0.6B's size: tools/make_checkpoint.py makes one around a tokenizer
 SHAPES = ("1x8", "1x32", "1x128", "1x512", "32x32", "32x128", "8x512")
 
 
@@ -99,6 +100,31 @@ def cache_policies():
     return cache()["hit rate"]["sieve"] / cache()["hit rate"]["flush"]
 
 
+def decoders_ratio(length):
+    """Against the better of llama.cpp and PyTorch, bfloat16 weights."""
+    return results("decoders.json")["lengths"][str(length)]["to_best"]
+
+
+def qwen3(*arguments):
+    if not QWEN3:
+        raise Absent("QWEN3 names no checkpoint of Qwen3-Embedding-0.6B's size")
+    return json.loads(run(LATTICE, "bench", "-m", QWEN3, "--json", *arguments))
+
+
+def qwen3_forward():
+    return qwen3("--seconds", "2", "--shapes", "1x512")["results"][0]["tok_per_s"]
+
+
+def qwen3_open_ms():
+    return min(qwen3("--seconds", "0.01", "--shapes", "1x8")["open_ms"] for _ in range(3))
+
+
+def qwen3_length_cost():
+    """Cost of a token at 4096 relative to one at 512."""
+    short, long = (result["tok_per_s"] for result in qwen3("--seconds", "1", "--shapes", "1x512,1x4096")["results"])
+    return short / long
+
+
 def largest_difference():
     with open(os.path.join(ROOT, "tests", "fixtures", "real", "all-minilm-l6-v2.json")) as file:
         cases = json.load(file)["cases"]
@@ -133,6 +159,11 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "rerank-ratio": rerank_ratio,
     "cache-hit": cache_hit,
     "cache-policies": cache_policies,
+    "decoders-128": functools.partial(decoders_ratio, 128),
+    "decoders-512": functools.partial(decoders_ratio, 512),
+    "qwen3-forward": qwen3_forward,
+    "qwen3-open-ms": qwen3_open_ms,
+    "qwen3-length-cost": qwen3_length_cost,
     "largest-difference": largest_difference,
     "raw-casts": raw_casts,
 }

@@ -387,6 +387,15 @@ static inline void on_every_bf16_set(const char *folder, model_check check)
     golden_free(g);
 }
 
+/* The whole message, but for the folder that it begins with. */
+static inline void assert_says(const lattice_error *err, const char *message)
+{
+    size_t n = strlen(err->message), end = strlen(message);
+    bool behind_a_folder = n > end && (err->message[n - end - 1] == '/' || message[0] == ':');
+    if (n < end || strcmp(err->message + n - end, message) != 0 || (n > end && !behind_a_folder))
+        fail_msg("'%s' is not '…%s'", err->message, message);
+}
+
 /* Records the forward pass of a folder's checkpoint, its configuration changed first; change may be NULL. */
 static inline lattice_status record_folder(const char *folder, void (*change)(lt_config *), const uint32_t *ids, size_t n_ids,
                                            lattice_error *err)

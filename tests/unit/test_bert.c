@@ -158,6 +158,10 @@ static void want_classifier(lt_config *config)
     config->head = LT_HEAD_CLASSIFIER;
     config->n_labels = 2;
 }
+static void one_label_more(lt_config *config)
+{
+    config->n_labels++;
+}
 static void other_heads(lt_config *config)
 {
     config->n_heads = 5;
@@ -184,6 +188,16 @@ static void wrong_shape_is_an_error_naming_both(void **state)
     assert_non_null(strstr(err.message, "[97, 48]"));
     assert_int_equal(record_folder(FIXTURE("bert-cls"), other_heads, NULL, 0, &err), LATTICE_ERR_FORMAT);
     assert_non_null(strstr(err.message, "hidden_size"));
+}
+
+static void another_number_of_labels_is_an_error_naming_the_classifier(void **state)
+{
+    (void)state;
+    lattice_error err;
+    assert_int_equal(record_folder(FIXTURE("cross-encoder-3"), one_label_more, NULL, 0, &err), LATTICE_ERR_FORMAT);
+    assert_says(&err, "model.safetensors: tensor 'classifier.weight' has shape [3, 48], expected [4, 48]");
+    assert_int_equal(record_folder(FIXTURE("xlmr-cross-encoder"), one_label_more, NULL, 0, &err), LATTICE_ERR_FORMAT);
+    assert_says(&err, "model.safetensors: tensor 'classifier.out_proj.weight' has shape [1, 48], expected [2, 48]");
 }
 
 typedef struct log_seen {
@@ -362,7 +376,6 @@ static void profile_counts_time_and_work_of_the_ops_that_ran(void **state)
     model_close(&m);
 }
 
-/* Compiling and recording with an allocator that fails at every request in turn. */
 static void opening_without_memory_fails_without_a_leak(void **state)
 {
     (void)state;
@@ -383,6 +396,7 @@ int main(void)
         cmocka_unit_test(pooling_leaves_out_the_prompt),
         cmocka_unit_test(missing_tensor_is_an_error_naming_it),
         cmocka_unit_test(wrong_shape_is_an_error_naming_both),
+        cmocka_unit_test(another_number_of_labels_is_an_error_naming_the_classifier),
         cmocka_unit_test(unknown_tensor_is_a_warning_naming_it),
         cmocka_unit_test(batch_outside_the_tables_or_the_room_is_refused),
         cmocka_unit_test(injected_fault_leaves_the_program_usable),
