@@ -2,7 +2,9 @@
  * model.safetensors.index.json. The tensors' bytes are zeros, as many as the header claims. What a family accepts must compile,
  * and run a batch of three tokens in every tail that reads nothing but them. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +15,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Of the safetensors file: more is not what a small input is about. */
-enum { MOST_DATA = 1 << 20, MOST_FLOATS = 1 << 20, MOST_LAYERS = 64 };
+enum { MOST_DATA = 1 << 21, MOST_FLOATS = 1 << 20, MOST_LAYERS = 64 };
 
 static char folder[64];
 static lattice_runtime *runtime;
