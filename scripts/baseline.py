@@ -125,6 +125,10 @@ def qwen3_length_cost():
     return short / long
 
 
+def tokenizers(worst, *keys):
+    return worst(rows[key] for rows in results("tokenizer.json").values() for key in keys)
+
+
 def largest_difference():
     with open(os.path.join(ROOT, "tests", "fixtures", "real", "all-minilm-l6-v2.json")) as file:
         cases = json.load(file)["cases"]
@@ -164,6 +168,11 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "qwen3-forward": qwen3_forward,
     "qwen3-open-ms": qwen3_open_ms,
     "qwen3-length-cost": qwen3_length_cost,
+    "tokenizer-ratio": functools.partial(tokenizers, min, "mixed_ratio", "pieces_ratio"),
+    "tokenizer-threads": functools.partial(tokenizers, min, "threads_ratio"),
+    "tokenizer-word": functools.partial(tokenizers, max, "word_ratio"),
+    "tokenizer-load-ms": functools.partial(tokenizers, max, "load_ms"),
+    "tokenizer-mb": functools.partial(tokenizers, max, "resident_mb"),
     "largest-difference": largest_difference,
     "raw-casts": raw_casts,
 }

@@ -23,6 +23,16 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 PINNED = "0.23.3"
 
 
+COMPARED = 0
+
+
+def report(what, n, things, bad):
+    global COMPARED
+    COMPARED += n
+    print(f"{what}: {n} {things}, {bad} differences", flush=True)
+    return bad
+
+
 def load(folder):
     path = os.path.join(folder, "tokenizer.json")
     if os.path.exists(path):
@@ -117,8 +127,7 @@ def check(program, folder, t, name, texts, show, *options):
                 print(f"  {ascii(small)}")
                 if d:
                     print(f"    lattice {d[0]} {d[1]}\n    wanted  {d[2]} {d[3]}")
-    print(f"{folder}: {name}: {len(texts)} texts, {bad} differences", flush=True)
-    return bad
+    return report(f"{folder}: {name}", len(texts), "texts", bad)
 
 
 def check_decoding(program, folder, t, rows, show):
@@ -132,8 +141,7 @@ def check_decoding(program, folder, t, rows, show):
                 bad += 1
                 if bad <= show:
                     print(f"  decode {r}\n    lattice {ascii(g)}\n    wanted  {ascii(w)}")
-    print(f"{folder}: decoding: {2 * len(rows)} lists of ids, {bad} differences", flush=True)
-    return bad
+    return report(f"{folder}: decoding", 2 * len(rows), "lists of ids", bad)
 
 
 def check_pairs(program, folder, t, texts, show):
@@ -157,8 +165,7 @@ def check_pairs(program, folder, t, texts, show):
                     bad += 1
                     if bad <= show:
                         print(f"  {length} {ascii(x)}\n    lattice {g['ids']} {g['type_ids']}\n    wanted  {w.ids} {w.type_ids}")
-    print(f"{folder}: cut to lengths, alone and in pairs: {n} inputs, {bad} differences", flush=True)
-    return bad
+    return report(f"{folder}: cut to lengths, alone and in pairs", n, "inputs", bad)
 
 
 RANGES = [(0x20, 0x7F), (0x20, 0x7F), (0x20, 0x7F), (0x00, 0x20), (0x80, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0xE00),
@@ -404,8 +411,13 @@ def main():
     if a.write_golden:
         write_golden(a.write_golden)
     bad = check_components(a.lattice, a.components, a.seed, a.show, a.only) if a.components else 0
+    seen = {}
     for folder in a.folders:
         t = load(folder)
+        same = seen.setdefault(t.to_str(), folder)
+        if same != folder:
+            print(f"{folder}: the tokenizer of {same}")
+            continue
         if a.codes:
             codes = [chr(c) for c in range(0, 0x110000, a.codes) if not 0xD800 <= c < 0xE000]
             bad += check(a.lattice, folder, t, "code points alone", codes, a.show)
@@ -428,7 +440,7 @@ def main():
             with opener(a.texts, "rt", encoding="utf-8") as f:
                 lines = [json.loads(x) for x in f]
             bad += check(a.lattice, folder, t, "texts", [x if isinstance(x, str) else x["text"] for x in lines], a.show)
-    print(f"{bad} differences")
+    print(f"{COMPARED} inputs compared, {bad} differences")
     return 1 if bad else 0
 
 

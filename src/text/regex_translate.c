@@ -77,6 +77,12 @@ static const struct {
 
 /* ------------------------------------------------------------------ what PCRE2 knows */
 
+/* Asking PCRE2 about a set takes a few milliseconds, so no set is asked for twice: there are fewer than this many. */
+#define MOST_SETS 256
+
+/* An expression that became longer than this has no use; PCRE2 itself takes far less. */
+#define LONGEST ((size_t)4 << 20)
+
 /* A set that the output holds already. */
 typedef struct written {
     uint32_t categories, flags;
@@ -90,7 +96,7 @@ typedef struct translator {
     const char *where;
     lt_buf *out;
     lattice_error *err;
-    written written[16];
+    written written[MOST_SETS];
     size_t n_written;
     bool ignores_case, folds; /* an option (?i) was met; letters that fold together were met */
     lt_buf all;               /* every code point that may be assigned, as UTF-8 */
@@ -210,6 +216,8 @@ static lattice_status write_set(translator *t, const set *s, bool negated, bool 
 /* As write_set; what was written before is copied. */
 static lattice_status put_set(translator *t, const set *s, bool negated, bool in_class)
 {
+    if (t->out->len > LONGEST)
+        return lt_fail(t->err, LATTICE_ERR_UNSUPPORTED, "%s: an expression of %zu bytes is too long", t->where, t->pattern.len);
     for (size_t k = 0; k < t->n_written; k++) {
         const written *w = &t->written[k];
         if (w->categories != s->categories || w->flags != s->flags || w->negated != negated || w->in_class != in_class) continue;
@@ -218,7 +226,7 @@ static lattice_status put_set(translator *t, const set *s, bool negated, bool in
     }
     size_t start = t->out->len;
     LT_TRY(write_set(t, s, negated, in_class));
-    if (t->n_written < sizeof t->written / sizeof *t->written)
+    if (t->n_written < MOST_SETS)
         t->written[t->n_written++] = (written){ s->categories, s->flags, negated, in_class, start, t->out->len - start };
     return LATTICE_OK;
 }

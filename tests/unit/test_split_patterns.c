@@ -162,6 +162,12 @@ static void what_pcre2_cannot_say_is_refused(void **state)
     assert_string_equal(matches_of("(?i:fuss)", "a"), "unsupported"); /* would match a sharp s */
     assert_string_equal(matches_of("(?i:a)st", "a"), "unsupported");
     assert_string_equal(matches_of("fuss", "fuss"), "[0,4)");
+    lt_buf endless; /* a few bytes of it stand for hundreds of ranges */
+    lt_buf_init(&endless, &lt_malloc_allocator);
+    for (int i = 0; i < 200000; i++) lt_buf_append_z(&endless, i % 2 ? "\\p{Lu}" : "[\\P{Mn}]");
+    lt_buf_byte(&endless, '\0');
+    assert_string_equal(matches_of(endless.data, "a"), "unsupported");
+    lt_buf_free(&endless);
     assert_string_equal(matches_of("(", "a"), "malformed");
     assert_string_equal(matches_of("\\", "a"), "malformed");
     assert_string_equal(matches_of("[a", "a"), "malformed");
