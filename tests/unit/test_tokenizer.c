@@ -319,6 +319,23 @@ static void a_megabyte_without_a_space_is_encoded(void **state)
     free(text);
 }
 
+static void special_tokens_are_counted_and_kept(void **state)
+{
+    (void)state;
+    context x = open_fixture("bert-cls");
+    char text[2 * 512];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = "a "[i % 2];
+    encode(&x, (lt_str){ text, sizeof text }, &(lt_encode_options){ .add_special = true });
+    assert_int_equal(x.tokens.n, 514);
+    assert_false(x.tokens.truncated);
+    encode(&x, (lt_str){ text, sizeof text }, &(lt_encode_options){ .add_special = true, .max_length = 512 });
+    assert_int_equal(x.tokens.n, 512);
+    assert_true(x.tokens.truncated);
+    assert_int_equal(x.tokens.ids[0], 2);
+    assert_int_equal(x.tokens.ids[511], 3);
+    close_context(&x);
+}
+
 static void a_limit_below_the_special_tokens_is_refused(void **state)
 {
     (void)state;
@@ -688,6 +705,7 @@ int main(void)
         cmocka_unit_test(pairs_are_cut_as_if_both_were_read_to_their_end),
         cmocka_unit_test(fifty_megabytes_are_cut_without_reading_them_all),
         cmocka_unit_test(a_megabyte_without_a_space_is_encoded),
+        cmocka_unit_test(special_tokens_are_counted_and_kept),
         cmocka_unit_test(a_limit_below_the_special_tokens_is_refused),
         cmocka_unit_test(malformed_files_are_refused_by_name),
         cmocka_unit_test(malformed_files_are_refused_in_these_words),
