@@ -690,6 +690,7 @@ typedef struct lattice_machine_peak {
     double gflops_f32;  /* fused multiply-adds of the instruction set in use, all threads, registers only; 2 FLOP each */
     double gflops_bf16; /* the same of bfloat16 products; 0 where the set has none */
     double read_gb_s;   /* streaming reads of a buffer far larger than the caches, all threads */
+    double gops_int8;   /* products of bytes as Q8_0 weights use them; 2 operations each */
 } lattice_machine_peak;
 
 /* Measures the machine (takes about `seconds`). isa NULL: the best set. */

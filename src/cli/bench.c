@@ -196,6 +196,7 @@ static void write_number(lt_json_writer *w, const char *key, double value)
 /* Of the arithmetic in use. */
 static double peak_gflops(const job *j)
 {
+    if (strcmp(j->info.compute, "int8") == 0) return j->peak.gops_int8;
     return strcmp(j->info.compute, "bf16") == 0 ? j->peak.gflops_bf16 : j->peak.gflops_f32;
 }
 
@@ -205,6 +206,7 @@ static void write_peak(lt_json_writer *w, const job *j)
     lt_json_write_begin(w, '{');
     write_number(w, "gflops_f32", j->peak.gflops_f32);
     write_number(w, "gflops_bf16", j->peak.gflops_bf16);
+    write_number(w, "gops_int8", j->peak.gops_int8);
     write_number(w, "read_gb_s", j->peak.read_gb_s);
     lt_json_write_key(w, "threads");
     lt_json_write_int(w, lattice_runtime_threads(j->runtime));
@@ -271,6 +273,7 @@ static void better_peak(lattice_machine_peak *peak, const lattice_machine_peak *
     if (again->gflops_f32 > peak->gflops_f32) peak->gflops_f32 = again->gflops_f32;
     if (again->gflops_bf16 > peak->gflops_bf16) peak->gflops_bf16 = again->gflops_bf16;
     if (again->read_gb_s > peak->read_gb_s) peak->read_gb_s = again->read_gb_s;
+    if (again->gops_int8 > peak->gops_int8) peak->gops_int8 = again->gops_int8;
 }
 
 static void print_heading(job *j)

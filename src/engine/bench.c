@@ -1,6 +1,7 @@
 /* Measuring: forward passes of a given shape, and what the machine can do at best. */
 #include <string.h>
 
+#include "backend/cpu/q8.h"
 #include "base/clock.h"
 #include "engine/batch.h"
 #include "engine/model.h"
@@ -110,8 +111,9 @@ static const size_t read_size = (size_t)256 << 20;
 
 typedef struct peak_job {
     const lt_kernels *kernels;
+    double (*peak)(size_t iterations); /* operations done */
     lt_pool *pool;
-    const float *buffer; /* NULL: multiply-adds */
+    const float *buffer; /* NULL: `peak` */
     size_t n_floats;
     double *flop; /* [threads] */
     float *sums;  /* [threads], so that the reads are not left out */
@@ -121,7 +123,7 @@ static void run_peak(void *arg, int thread, int n_threads)
 {
     peak_job *job = arg;
     if (!job->buffer) {
-        job->flop[thread] = job->kernels->peak_flop(PEAK_ROUNDS);
+        job->flop[thread] = job->peak(PEAK_ROUNDS);
         return;
     }
     size_t begin = job->n_floats * (size_t)thread / (size_t)n_threads,
@@ -167,7 +169,7 @@ lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, d
     const lt_kernels *kernels = lt_kernels_find(isa);
     if (!kernels) return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "instruction set '%s' is not available", isa);
     size_t threads = (size_t)lt_pool_threads(runtime->pool);
-    peak_job job = { .kernels = kernels, .pool = runtime->pool };
+    peak_job job = { .kernels = kernels, .peak = kernels->peak_flop, .pool = runtime->pool };
     lt_reserve buffer = { 0 };
     lattice_status status = LATTICE_OK;
     job.flop = lt_alloc_array(&runtime->mem, threads, sizeof *job.flop);
@@ -179,9 +181,11 @@ lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, d
     peak->gflops_f32 = best_rate(&job, seconds / 2);
     peak->gflops_bf16 = 0;
     if (kernels->bf16) {
-        job.kernels = kernels->bf16;
+        job.peak = kernels->bf16->peak_flop;
         peak->gflops_bf16 = best_rate(&job, seconds / 2);
     }
+    job.peak = lt_q8_kernels_for(kernels)->peak;
+    peak->gops_int8 = best_rate(&job, seconds / 2);
     LT_GO(lt_reserve_create(read_size, &buffer, err));
     job.n_floats = read_size / sizeof(float);
     touch_job touch = { buffer.base, job.n_floats };
