@@ -67,7 +67,7 @@ class Ids(c.Structure):
 
 
 class Peak(c.Structure):
-    _fields_ = [("gflops_f32", c.c_double), ("gflops_bf16", c.c_double), ("read_gb_s", c.c_double)]
+    _fields_ = [("gflops_f32", c.c_double), ("gflops_bf16", c.c_double), ("read_gb_s", c.c_double), ("gops_int8", c.c_double)]
 
 
 def load(path=None):
