@@ -40,8 +40,10 @@ FIXTURE_TEST(qwen3_reranker_equals_the_cpu, "qwen3-reranker", true)
 FIXTURE_TEST(qwen35_equals_the_cpu, "qwen3.5-text", false)
 FIXTURE_TEST(qwen35_in_bf16_equals_the_cpu, "qwen3.5-vl-layout-bf16", false)
 
-int main(void)
+/* With a pattern, the tests that it fits: for compute-sanitizer, under which all of them take long. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bert_equals_the_cpu),
         cmocka_unit_test(bert_in_f16_equals_the_cpu),

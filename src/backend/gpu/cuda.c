@@ -49,8 +49,6 @@ static lattice_status find(lt_gpu_device *device, void *library, const char *nam
 {
     cuda_device *d = enter(device);
     cu_result result = d->cu.module_function(kernel, library, name);
-    /* As much shared memory as the device has for a group; kernels that ask for less are not touched by it. */
-    if (result == CU_OK && d->shared_bytes > 0) d->cu.function_set(*kernel, CU_FUNCTION_MAX_DYNAMIC_SHARED, d->shared_bytes);
     return result == CU_OK ? LATTICE_OK : lt_cuda_fail(d, result, name, err);
 }
 
@@ -67,6 +65,8 @@ static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, latt
     unsigned char args[MAX_ARGS];
     if (l->args_size > sizeof args || l->grid[0] > INT32_MAX || l->grid[1] > 65535)
         return lt_fail(err, LATTICE_ERR_DEVICE, "cuda: a grid of %zu x %zu is too large", l->grid[0], l->grid[1]);
+    if (l->shared_bytes > 48 << 10) /* more than every kernel may have has to be asked for */
+        CU_TRY(d, "shared memory", d->cu.function_set(l->kernel, CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)l->shared_bytes));
     memcpy(args, l->args, l->args_size);
     for (int i = 0; i < l->n_buffers; i++) {
         pointers[i] = lt_cuda_pointer(l->buffers[i]);
@@ -259,7 +259,6 @@ static lattice_status open_device(cuda_device *d, int index, lattice_error *err)
     d->base.memory_bytes = bytes;
     CU_TRY(d, "its version", d->cu.device_attribute(&d->major, CU_ATTRIBUTE_MAJOR, d->device));
     CU_TRY(d, "its version", d->cu.device_attribute(&d->minor, CU_ATTRIBUTE_MINOR, d->device));
-    CU_TRY(d, "its shared memory", d->cu.device_attribute(&d->shared_bytes, CU_ATTRIBUTE_SHARED_OPTIN, d->device));
     CU_TRY(d, "the driver's version", d->cu.driver_version(&d->driver_version));
     CU_TRY(d, "a context", d->cu.context_retain(&d->context, d->device));
     CU_TRY(d, "a context", d->cu.context_set(d->context));

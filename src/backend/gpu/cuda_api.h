@@ -10,7 +10,7 @@ typedef int cu_device;
 typedef unsigned long long cu_pointer;
 
 enum { CU_OK = 0, CU_OUT_OF_MEMORY = 2 };
-enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76, CU_ATTRIBUTE_SHARED_OPTIN = 97 };
+enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76 };
 enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
 /* X(member, symbol, result, parameters) */
@@ -132,7 +132,7 @@ typedef struct cuda_device {
     cuda_driver_api cu;
     cu_device device;
     void *context, *stream;
-    int major, minor, driver_version, shared_bytes;
+    int major, minor, driver_version;
 
     void *staging[2], *staged[2]; /* pinned buffers for uploads, and events behind the last use of each */
     int next_staging;
