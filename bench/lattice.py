@@ -43,7 +43,7 @@ class EmbedOptions(c.Structure):
     _fields_ = [
         ("prompt", c.c_char_p), ("prompt_name", c.c_char_p), ("dim", c.c_size_t), ("pooling", c.c_uint), ("no_normalize", c.c_bool),
         ("literal", c.c_bool), ("truncate", c.c_bool), ("max_length", c.c_size_t), ("batch_tokens", c.c_size_t), ("progress", c.c_void_p),
-        ("progress_user", c.c_void_p), ("first_index", c.c_size_t),
+        ("progress_user", c.c_void_p), ("first_index", c.c_size_t), ("truncate_left", c.c_bool), ("cache", c.c_void_p), ("cache_unverified", c.c_bool),
     ]
 
 
@@ -55,7 +55,7 @@ class RerankOptions(c.Structure):
 
 
 class Usage(c.Structure):
-    _fields_ = [("n_tokens", c.c_uint64), ("n_truncated", c.c_uint64), ("text_tokens", c.c_void_p)]
+    _fields_ = [("n_tokens", c.c_uint64), ("n_truncated", c.c_uint64), ("text_tokens", c.c_void_p), ("n_cached", c.c_uint64)]
 
 
 class Text(c.Structure):
