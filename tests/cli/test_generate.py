@@ -16,6 +16,9 @@ TEXT = os.path.join(FIXTURES, "qwen3.5-text")
 BERT = os.path.join(FIXTURES, "bert-cls")
 ASK = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
+# Sanitizers make the program tens of times slower: a part of the texts goes the same ways.
+LIGHT = os.environ.get("LATTICE_TEST_LIGHT") == "1"
+
 
 def golden(folder):
     with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:
@@ -43,7 +46,7 @@ class Case(unittest.TestCase):
 
 class Generate(Case):
     def test_greedy_answers_of_the_trained_model_equal_the_reference(self):
-        cases = golden(DICTIONARY)["cases"]
+        cases = golden(DICTIONARY)["cases"][: 3 if LIGHT else None]
         stdin = "".join(json.dumps({"ids": c["ids"]}) + "\n" for c in cases)
         out = self.done("generate", "-m", DICTIONARY, "--compute", "f32", "--jsonl", "-n", "64", "--temperature", "0", stdin=stdin).stdout
         lines = [json.loads(line) for line in out.splitlines()]
@@ -111,12 +114,15 @@ class Generate(Case):
 class Perplexity(Case):
     def test_held_out_texts_of_the_trained_model(self):
         held_out = golden(DICTIONARY)["eval"]
-        stdin = "".join(json.dumps({"text": t}) + "\n" for t in held_out["texts"])
+        texts = held_out["texts"][:20] if LIGHT else held_out["texts"]
+        stdin = "".join(json.dumps({"text": t}) + "\n" for t in texts)
         out = self.done("perplexity", "-m", DICTIONARY, "--compute", "f32", "--jsonl", stdin=stdin).stdout
         *lines, last = [json.loads(line) for line in out.splitlines()]
-        self.assertEqual(len(lines), len(held_out["texts"]))
+        self.assertEqual(len(lines), len(texts))
         for got, wanted in zip(lines, held_out["per_text_nll"]):
             self.assertAlmostEqual(got["nll"], wanted, delta=5e-5)
+        if LIGHT:
+            return
         self.assertEqual(last["tokens"], held_out["tokens"])
         self.assertAlmostEqual(last["mean_nll"], held_out["mean_nll"], delta=5e-5)
         self.assertAlmostEqual(last["perplexity"], math.exp(held_out["mean_nll"]), delta=2e-4)
