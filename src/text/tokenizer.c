@@ -269,6 +269,13 @@ static size_t find_cut(lt_str text, size_t from)
     return text.len;
 }
 
+/* Whether something may be removed before the first character that stays. Hugging Face's offsets leave that out up to the text's
+ * end, so a text whose spans are wanted is then not cut. */
+static bool may_lose_its_beginning(lt_str text)
+{
+    return text.len > 0 && ((uint8_t)text.data[0] <= ' ' || (uint8_t)text.data[0] >= 0x7f);
+}
+
 /* Encodes text into e->out; of tokens beyond `limit` (0: none) only the first is sure to be there. */
 static lattice_status encode_text(encoder *e, lt_str text, size_t limit, lattice_error *err)
 {
@@ -277,8 +284,9 @@ static lattice_status encode_text(encoder *e, lt_str text, size_t limit, lattice
     e->out->n = 0;
     size_t section = e->section;
     if (limit != 0 && limit < section / 16) section = 16 * limit;
+    const bool may_cut = e->t->local && !(e->track && may_lose_its_beginning(text));
     for (size_t from = 0, cut; from < text.len && !has_enough(e); from = cut) {
-        cut = e->t->local && text.len - from > section ? find_cut(text, from + section) : text.len;
+        cut = may_cut && text.len - from > section ? find_cut(text, from + section) : text.len;
         LT_TRY(encode_section(e, (lt_view){ (const uint8_t *)text.data + from, cut - from, NULL, from }, err));
         trim(e->s);
     }

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t transaction;
     memcpy(&transaction, data + TRANSACTION, sizeof transaction);
     lt_cache_census census;
-    for (uint64_t t = transaction; t <= transaction + 1; t++)
-        lt_cache_check_all(&lt_malloc_allocator, path, t, &verdict, &why, &census);
+    for (uint64_t next = 0; next < 2; next++)
+        lt_cache_check_all(&lt_malloc_allocator, path, transaction + next, &verdict, &why, &census);
     return 0;
 }

@@ -166,8 +166,9 @@ static void a_text_in_sections_equals_the_whole(void **state)
     static const size_t sections[] = { 1, 7, 300 };
     lt_str text = long_text(5000);
     ((char *)text.data)[777] = '\xff'; /* spans count the bytes as they were given */
-    for (size_t k = 0; k < 5; k++) {
-        context x = open_fixture(names[k]);
+    for (size_t k = 0; k < 10; k++) {
+        if (k == 5) memset((char *)text.data, 2, 40); /* removed from the front, and left out of the offsets up to the end */
+        context x = open_fixture(names[k % 5]);
         lt_tokens whole;
         lt_tokens_init(&whole, mem);
         lattice_error err;

@@ -117,12 +117,14 @@ static void q8_linear(const lt_q8_linear *a)
     _Alignas(64) float c[Q8_ROWS * LT_NR];
     const size_t m = a->out.m, row_bytes = lt_q8_row_bytes(a->out.k), n_tiles = (m + Q8_ROWS - 1) / Q8_ROWS;
     for (size_t panel = a->out.panel_begin; panel < a->out.panel_end;) {
+        // NOLINTNEXTLINE(bugprone-branch-clone): in some sets Q8_PANELS is 1
         const size_t panels = a->out.panel_end - panel < Q8_PANELS ? 1 : Q8_PANELS, col = panel * LT_Q8_0_PANEL;
         const size_t cols = min_size(panels * LT_Q8_0_PANEL, a->out.n - col);
         size_t row = 0;
         for (size_t i = 0; i < n_tiles; i++) { /* rows dealt evenly */
             const size_t rows = m / n_tiles + (i < m % n_tiles);
             const unsigned char *x = (const unsigned char *)a->x + row * row_bytes;
+            // NOLINTNEXTLINE(bugprone-branch-clone)
             (panels == 1 ? q8_one : q8_all)[rows](a, x, panel, c);
             finish_tile(&a->out, c, row, rows, col, cols);
             row += rows;
