@@ -54,13 +54,7 @@ static void write_results(lt_scoring *s)
         lt_json_write_end(&w, '}');
     }
     lt_json_write_end(&w, ']');
-    lt_json_write_key(&w, "usage");
-    lt_json_write_begin(&w, '{');
-    lt_json_write_key(&w, "prompt_tokens");
-    lt_json_write_uint(&w, ex->n_tokens);
-    lt_json_write_key(&w, "total_tokens");
-    lt_json_write_uint(&w, ex->n_tokens);
-    lt_json_write_end(&w, '}');
+    lt_write_usage(&w, ex->n_tokens);
     lt_write_cohere_meta(&w, "search_units", 1);
     lt_json_write_end(&w, '}');
     lt_answer_json(ex);
@@ -205,44 +199,46 @@ static lattice_status read_input(lt_json *json, lt_embedding *e)
     return e->inputs.n == before + 1 ? LATTICE_OK : lt_json_fail(json, "an item of 'inputs' must have one text as its content");
 }
 
-lattice_status lt_read_cohere_embed(lt_json *json, void *request)
+static lattice_status read_embed_member(lt_json *json, void *request, lt_str key)
 {
     lt_embedding *e = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        if (lt_str_is(key, "texts") && lt_json_peek(json) != LT_JSON_NULL) {
-            if (lt_json_peek(json) == LT_JSON_STRING) {
-                LT_TRY(lt_json_skip(json));
-                return lt_json_fail(json, "'texts' must be a list");
-            }
-            LT_TRY(lt_read_inputs(json, &e->inputs, false));
-        } else if (lt_str_is(key, "inputs") && lt_json_peek(json) != LT_JSON_NULL) {
-            LT_TRY(lt_json_begin_array(json));
-            for (;;) {
-                LT_TRY(lt_json_next_element(json, &more));
-                if (!more) break;
-                LT_TRY(read_input(json, e));
-            }
-        } else if (lt_str_is(key, "model")) {
-            LT_TRY(lt_read_name(json, &e->inputs, &e->model_name));
-        } else if (lt_str_is(key, "input_type")) {
-            LT_TRY(lt_read_name(json, &e->inputs, &e->role));
-        } else if (lt_str_is(key, "embedding_types")) {
-            LT_TRY(read_types(json, e));
-        } else if (lt_str_is(key, "truncate")) {
-            LT_TRY(read_truncate(json, e));
-        } else if (lt_str_is(key, "output_dimension")) {
-            LT_TRY(lt_read_dimensions(json, &e->options.dim));
-        } else if (lt_str_is(key, "images") && lt_json_peek(json) == LT_JSON_ARRAY) {
+    if (lt_str_is(key, "texts") && lt_json_peek(json) != LT_JSON_NULL) {
+        if (lt_json_peek(json) == LT_JSON_STRING) {
             LT_TRY(lt_json_skip(json));
-            return lt_json_fail(json, "'images' cannot be embedded here");
-        } else {
-            LT_TRY(lt_json_skip(json));
+            return lt_json_fail(json, "'texts' must be a list");
         }
+        LT_TRY(lt_read_inputs(json, &e->inputs, false));
+    } else if (lt_str_is(key, "inputs") && lt_json_peek(json) != LT_JSON_NULL) {
+        LT_TRY(lt_json_begin_array(json));
+        for (;;) {
+            bool more;
+            LT_TRY(lt_json_next_element(json, &more));
+            if (!more) break;
+            LT_TRY(read_input(json, e));
+        }
+    } else if (lt_str_is(key, "model")) {
+        LT_TRY(lt_read_name(json, &e->inputs, &e->model_name));
+    } else if (lt_str_is(key, "input_type")) {
+        LT_TRY(lt_read_name(json, &e->inputs, &e->role));
+    } else if (lt_str_is(key, "embedding_types")) {
+        LT_TRY(read_types(json, e));
+    } else if (lt_str_is(key, "truncate")) {
+        LT_TRY(read_truncate(json, e));
+    } else if (lt_str_is(key, "output_dimension")) {
+        LT_TRY(lt_read_dimensions(json, &e->options.dim));
+    } else if (lt_str_is(key, "images") && lt_json_peek(json) == LT_JSON_ARRAY) {
+        LT_TRY(lt_json_skip(json));
+        return lt_json_fail(json, "'images' cannot be embedded here");
+    } else {
+        LT_TRY(lt_json_skip(json));
     }
+    return LATTICE_OK;
+}
+
+lattice_status lt_read_cohere_embed(lt_json *json, void *request)
+{
+    LT_TRY(lt_read_members(json, read_embed_member, request));
+    return lt_json_end(json);
 }
 
 static void write_vector(lt_json_writer *w, unsigned type, const float *vector, size_t dim)

@@ -142,6 +142,17 @@ lattice_status lt_read_double(lt_json *json, double *out)
     return lt_json_peek(json) == LT_JSON_NULL ? lt_json_null(json) : lt_json_double(json, out);
 }
 
+lattice_status lt_read_members(lt_json *json, lt_read_member_fn *member, void *request)
+{
+    LT_TRY(lt_json_begin_object(json));
+    for (lt_str key;;) {
+        bool more;
+        LT_TRY(lt_json_next_member(json, &key, &more));
+        if (!more) return LATTICE_OK;
+        LT_TRY(member(json, request, key));
+    }
+}
+
 lattice_status lt_read_dimensions(lt_json *json, size_t *out)
 {
     if (lt_json_peek(json) == LT_JSON_NULL) return lt_json_null(json);

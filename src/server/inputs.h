@@ -33,6 +33,9 @@ lattice_status lt_read_inputs(lt_json *json, lt_inputs *inputs, bool ids);
 lattice_status lt_read_bool(lt_json *json, bool *out);
 lattice_status lt_read_size(lt_json *json, size_t *out);
 lattice_status lt_read_double(lt_json *json, double *out);
+/* An object: `member` reads the value of each of its members. */
+typedef lattice_status lt_read_member_fn(lt_json *json, void *request, lt_str key);
+lattice_status lt_read_members(lt_json *json, lt_read_member_fn *member, void *request);
 /* At least 1; null leaves *out. */
 lattice_status lt_read_dimensions(lt_json *json, size_t *out);
 

@@ -9,39 +9,51 @@ enum { AS_FLOATS, AS_BASE64 };
 
 /* ------------------------------------------------------------------ POST /v1/embeddings */
 
-lattice_status lt_read_openai_embeddings(lt_json *json, void *request)
+static lattice_status read_embeddings_member(lt_json *json, void *request, lt_str key)
 {
     lt_embedding *e = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        if (lt_str_is(key, "input")) {
-            LT_TRY(lt_read_inputs(json, &e->inputs, true));
-        } else if (lt_str_is(key, "model")) {
-            LT_TRY(lt_read_name(json, &e->inputs, &e->model_name));
-        } else if (lt_str_is(key, "dimensions")) {
-            LT_TRY(lt_read_dimensions(json, &e->options.dim));
-        } else if (lt_str_is(key, "encoding_format")) {
-            const char *name = "float";
-            LT_TRY(lt_read_name(json, &e->inputs, &name));
-            if (strcmp(name, "base64") == 0)
-                e->format = AS_BASE64;
-            else if (strcmp(name, "float") == 0)
-                e->format = AS_FLOATS;
-            else
-                return lt_json_fail(json, "'encoding_format' must be 'float' or 'base64', not '%s'", name);
-        } else if (lt_str_is(key, "truncate")) {
-            bool truncate = false;
-            LT_TRY(lt_read_bool(json, &truncate));
-            e->truncation = truncate ? LT_TRUNCATE_YES : LT_TRUNCATE_NO;
-        } else if (lt_str_is(key, "prompt_name")) {
-            LT_TRY(lt_read_name(json, &e->inputs, &e->options.prompt_name));
-        } else {
-            LT_TRY(lt_json_skip(json)); /* `user` and whatever else clients send */
-        }
+    if (lt_str_is(key, "input")) {
+        LT_TRY(lt_read_inputs(json, &e->inputs, true));
+    } else if (lt_str_is(key, "model")) {
+        LT_TRY(lt_read_name(json, &e->inputs, &e->model_name));
+    } else if (lt_str_is(key, "dimensions")) {
+        LT_TRY(lt_read_dimensions(json, &e->options.dim));
+    } else if (lt_str_is(key, "encoding_format")) {
+        const char *name = "float";
+        LT_TRY(lt_read_name(json, &e->inputs, &name));
+        if (strcmp(name, "base64") == 0)
+            e->format = AS_BASE64;
+        else if (strcmp(name, "float") == 0)
+            e->format = AS_FLOATS;
+        else
+            return lt_json_fail(json, "'encoding_format' must be 'float' or 'base64', not '%s'", name);
+    } else if (lt_str_is(key, "truncate")) {
+        bool truncate = false;
+        LT_TRY(lt_read_bool(json, &truncate));
+        e->truncation = truncate ? LT_TRUNCATE_YES : LT_TRUNCATE_NO;
+    } else if (lt_str_is(key, "prompt_name")) {
+        LT_TRY(lt_read_name(json, &e->inputs, &e->options.prompt_name));
+    } else {
+        LT_TRY(lt_json_skip(json)); /* `user` and whatever else clients send */
     }
+    return LATTICE_OK;
+}
+
+lattice_status lt_read_openai_embeddings(lt_json *json, void *request)
+{
+    LT_TRY(lt_read_members(json, read_embeddings_member, request));
+    return lt_json_end(json);
+}
+
+void lt_write_usage(lt_json_writer *w, uint64_t n_tokens)
+{
+    lt_json_write_key(w, "usage");
+    lt_json_write_begin(w, '{');
+    lt_json_write_key(w, "prompt_tokens");
+    lt_json_write_uint(w, n_tokens);
+    lt_json_write_key(w, "total_tokens");
+    lt_json_write_uint(w, n_tokens);
+    lt_json_write_end(w, '}');
 }
 
 static void write_embeddings(lt_embedding *e)
@@ -70,13 +82,7 @@ static void write_embeddings(lt_embedding *e)
     lt_json_write_end(&w, ']');
     lt_json_write_key(&w, "model");
     lt_json_write_z(&w, ex->server->options.models[e->model].name);
-    lt_json_write_key(&w, "usage");
-    lt_json_write_begin(&w, '{');
-    lt_json_write_key(&w, "prompt_tokens");
-    lt_json_write_uint(&w, ex->n_tokens);
-    lt_json_write_key(&w, "total_tokens");
-    lt_json_write_uint(&w, ex->n_tokens);
-    lt_json_write_end(&w, '}');
+    lt_write_usage(&w, ex->n_tokens);
     lt_json_write_end(&w, '}');
     lt_answer_json(ex);
 }

@@ -19,6 +19,8 @@ lattice_status lt_read_tei_decode(lt_json *json, void *request);        /* lt_to
 
 /* What only TEI's body of /rerank has. */
 lattice_status lt_read_tei_rerank_member(lt_json *json, struct lt_scoring *scoring, lt_str key);
+/* OpenAI's "usage" member where nothing is generated; Jina's rerank has it too. */
+void lt_write_usage(lt_json_writer *w, uint64_t n_tokens);
 /* Cohere's "meta" member. */
 void lt_write_cohere_meta(lt_json_writer *w, const char *unit, uint64_t n);
 

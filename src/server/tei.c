@@ -28,8 +28,9 @@ static lattice_status read_truncate(lt_json *json, lt_truncation *truncation)
 }
 
 /* One member of an embedding's body, but for the inputs. */
-static lattice_status read_embed_option(lt_json *json, lt_embedding *e, lt_str key)
+static lattice_status read_embed_option(lt_json *json, void *request, lt_str key)
 {
+    lt_embedding *e = request;
     if (lt_str_is(key, "model")) return lt_read_name(json, &e->inputs, &e->model_name);
     if (lt_str_is(key, "truncate")) return read_truncate(json, &e->truncation);
     if (lt_str_is(key, "truncation_direction")) return read_direction(json, &e->inputs, &e->options.truncate_left);
@@ -48,16 +49,16 @@ static lattice_status read_embed_option(lt_json *json, lt_embedding *e, lt_str k
 
 /* ------------------------------------------------------------------ POST /embed, /, /embed_all */
 
-lattice_status lt_read_tei_embed(lt_json *json, void *request)
+static lattice_status read_embed_member(lt_json *json, void *request, lt_str key)
 {
     lt_embedding *e = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        LT_TRY(lt_str_is(key, "inputs") ? lt_read_inputs(json, &e->inputs, true) : read_embed_option(json, e, key));
-    }
+    return lt_str_is(key, "inputs") ? lt_read_inputs(json, &e->inputs, true) : read_embed_option(json, e, key);
+}
+
+lattice_status lt_read_tei_embed(lt_json *json, void *request)
+{
+    LT_TRY(lt_read_members(json, read_embed_member, request));
+    return lt_json_end(json);
 }
 
 static void write_vectors(lt_embedding *e)
@@ -140,32 +141,27 @@ static lattice_status read_similarity_inputs(lt_json *json, lt_embedding *e)
 static lattice_status read_parameters(lt_json *json, lt_embedding *e)
 {
     if (lt_json_peek(json) == LT_JSON_NULL) return lt_json_null(json);
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return LATTICE_OK;
-        LT_TRY(read_embed_option(json, e, key));
-    }
+    return lt_read_members(json, read_embed_option, e);
+}
+
+static lattice_status read_similarity_member(lt_json *json, void *request, lt_str key)
+{
+    lt_embedding *e = request;
+    if (lt_str_is(key, "inputs"))
+        LT_TRY(read_similarity_inputs(json, e));
+    else if (lt_str_is(key, "parameters"))
+        LT_TRY(read_parameters(json, e));
+    else if (lt_str_is(key, "model"))
+        LT_TRY(lt_read_name(json, &e->inputs, &e->model_name));
+    else
+        LT_TRY(lt_json_skip(json));
+    return LATTICE_OK;
 }
 
 lattice_status lt_read_tei_similarity(lt_json *json, void *request)
 {
-    lt_embedding *e = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        if (lt_str_is(key, "inputs"))
-            LT_TRY(read_similarity_inputs(json, e));
-        else if (lt_str_is(key, "parameters"))
-            LT_TRY(read_parameters(json, e));
-        else if (lt_str_is(key, "model"))
-            LT_TRY(lt_read_name(json, &e->inputs, &e->model_name));
-        else
-            LT_TRY(lt_json_skip(json));
-    }
+    LT_TRY(lt_read_members(json, read_similarity_member, request));
+    return lt_json_end(json);
 }
 
 /* cos(a, b) = a·b / (|a| |b|), 0 where one of them is zero. */
@@ -281,25 +277,26 @@ static lattice_status read_sequences(lt_json *json, lt_scoring *s)
     return lt_scoring_add_item(s, n_plain == 2, json->err);
 }
 
-lattice_status lt_read_tei_predict(lt_json *json, void *request)
+static lattice_status read_predict_member(lt_json *json, void *request, lt_str key)
 {
     lt_scoring *s = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        if (lt_str_is(key, "inputs"))
-            LT_TRY(read_sequences(json, s));
-        else if (lt_str_is(key, "raw_scores"))
-            LT_TRY(lt_read_bool(json, &s->options.raw));
-        else if (lt_str_is(key, "truncate"))
-            LT_TRY(lt_read_bool(json, &s->options.truncate));
-        else if (lt_str_is(key, "model"))
-            LT_TRY(lt_read_name(json, &s->inputs, &s->model_name));
-        else
-            LT_TRY(lt_json_skip(json));
-    }
+    if (lt_str_is(key, "inputs"))
+        LT_TRY(read_sequences(json, s));
+    else if (lt_str_is(key, "raw_scores"))
+        LT_TRY(lt_read_bool(json, &s->options.raw));
+    else if (lt_str_is(key, "truncate"))
+        LT_TRY(lt_read_bool(json, &s->options.truncate));
+    else if (lt_str_is(key, "model"))
+        LT_TRY(lt_read_name(json, &s->inputs, &s->model_name));
+    else
+        LT_TRY(lt_json_skip(json));
+    return LATTICE_OK;
+}
+
+lattice_status lt_read_tei_predict(lt_json *json, void *request)
+{
+    LT_TRY(lt_read_members(json, read_predict_member, request));
+    return lt_json_end(json);
 }
 
 /* The labels of one row, likeliest first. */

@@ -51,25 +51,43 @@ static lattice_tokenizer *find_tokenizer(lt_exchange *ex, lt_tokenizing *t, cons
     return lattice_model_tokenizer(server->options.models[model].model);
 }
 
+typedef lattice_status answer_fn(lt_exchange *ex, const lt_tokenizing *t, lattice_tokenizer *tokenizer, lattice_error *err);
+
+/* Reads the body, whose inputs are its member `field`, and writes the answer. */
+static void answer(lt_exchange *ex, lattice_status (*read)(lt_json *json, void *request), const char *field, answer_fn *write)
+{
+    lt_tokenizing *t = create(ex);
+    lattice_tokenizer *tokenizer = t && lt_read_body(ex, read, t) ? find_tokenizer(ex, t, field) : NULL;
+    lattice_error err = { 0 };
+    if (tokenizer) {
+        if (write(ex, t, tokenizer, &err) == LATTICE_OK)
+            lt_answer_json(ex);
+        else
+            lt_answer_status(ex, field, &err);
+    }
+    lt_exchange_finish(ex);
+}
+
 /* ------------------------------------------------------------------ POST /tokenize */
+
+static lattice_status read_tokenize_member(lt_json *json, void *request, lt_str key)
+{
+    lt_tokenizing *t = request;
+    if (lt_str_is(key, "inputs"))
+        LT_TRY(lt_read_inputs(json, &t->inputs, false));
+    else if (lt_str_is(key, "add_special_tokens"))
+        LT_TRY(lt_read_bool(json, &t->special));
+    else if (lt_str_is(key, "model"))
+        LT_TRY(lt_read_name(json, &t->inputs, &t->model_name));
+    else
+        LT_TRY(lt_json_skip(json));
+    return LATTICE_OK;
+}
 
 lattice_status lt_read_tei_tokenize(lt_json *json, void *request)
 {
-    lt_tokenizing *t = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        if (lt_str_is(key, "inputs"))
-            LT_TRY(lt_read_inputs(json, &t->inputs, false));
-        else if (lt_str_is(key, "add_special_tokens"))
-            LT_TRY(lt_read_bool(json, &t->special));
-        else if (lt_str_is(key, "model"))
-            LT_TRY(lt_read_name(json, &t->inputs, &t->model_name));
-        else
-            LT_TRY(lt_json_skip(json));
-    }
+    LT_TRY(lt_read_members(json, read_tokenize_member, request));
+    return lt_json_end(json);
 }
 
 static void write_token(lt_json_writer *w, const lattice_tokenizer *tokenizer, lattice_text text, const lattice_encoding *e,
@@ -100,7 +118,7 @@ static void write_token(lt_json_writer *w, const lattice_tokenizer *tokenizer, l
     lt_json_write_end(w, '}');
 }
 
-static lattice_status tokenize(lt_exchange *ex, lt_tokenizing *t, lattice_tokenizer *tokenizer, lattice_error *err)
+static lattice_status tokenize(lt_exchange *ex, const lt_tokenizing *t, lattice_tokenizer *tokenizer, lattice_error *err)
 {
     lattice_encode_options options = lattice_encode_options_default();
     options.add_special = t->special;
@@ -121,40 +139,32 @@ static lattice_status tokenize(lt_exchange *ex, lt_tokenizing *t, lattice_tokeni
 
 void lt_tei_tokenize(lt_exchange *ex)
 {
-    lt_tokenizing *t = create(ex);
-    lattice_tokenizer *tokenizer = t && lt_read_body(ex, lt_read_tei_tokenize, t) ? find_tokenizer(ex, t, "inputs") : NULL;
-    lattice_error err = { 0 };
-    if (tokenizer) {
-        if (tokenize(ex, t, tokenizer, &err) == LATTICE_OK)
-            lt_answer_json(ex);
-        else
-            lt_answer_status(ex, "inputs", &err);
-    }
-    lt_exchange_finish(ex);
+    answer(ex, lt_read_tei_tokenize, "inputs", tokenize);
 }
 
 /* ------------------------------------------------------------------ POST /decode */
 
-lattice_status lt_read_tei_decode(lt_json *json, void *request)
+static lattice_status read_decode_member(lt_json *json, void *request, lt_str key)
 {
     lt_tokenizing *t = request;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        if (lt_str_is(key, "ids")) {
-            LT_TRY(lt_read_inputs(json, &t->inputs, true));
-            if (t->inputs.n > 0 && !t->inputs.by_ids)
-                return lt_json_fail(json, "'ids' must be a list of ids, or a list of such lists");
-        } else if (lt_str_is(key, "skip_special_tokens")) {
-            LT_TRY(lt_read_bool(json, &t->special));
-        } else if (lt_str_is(key, "model")) {
-            LT_TRY(lt_read_name(json, &t->inputs, &t->model_name));
-        } else {
-            LT_TRY(lt_json_skip(json));
-        }
+    if (lt_str_is(key, "ids")) {
+        LT_TRY(lt_read_inputs(json, &t->inputs, true));
+        if (t->inputs.n > 0 && !t->inputs.by_ids)
+            return lt_json_fail(json, "'ids' must be a list of ids, or a list of such lists");
+    } else if (lt_str_is(key, "skip_special_tokens")) {
+        LT_TRY(lt_read_bool(json, &t->special));
+    } else if (lt_str_is(key, "model")) {
+        LT_TRY(lt_read_name(json, &t->inputs, &t->model_name));
+    } else {
+        LT_TRY(lt_json_skip(json));
     }
+    return LATTICE_OK;
+}
+
+lattice_status lt_read_tei_decode(lt_json *json, void *request)
+{
+    LT_TRY(lt_read_members(json, read_decode_member, request));
+    return lt_json_end(json);
 }
 
 static lattice_status decode(lt_exchange *ex, const lt_tokenizing *t, lattice_tokenizer *tokenizer, lattice_error *err)
@@ -179,14 +189,5 @@ static lattice_status decode(lt_exchange *ex, const lt_tokenizing *t, lattice_to
 
 void lt_tei_decode(lt_exchange *ex)
 {
-    lt_tokenizing *t = create(ex);
-    lattice_tokenizer *tokenizer = t && lt_read_body(ex, lt_read_tei_decode, t) ? find_tokenizer(ex, t, "ids") : NULL;
-    lattice_error err = { 0 };
-    if (tokenizer) {
-        if (decode(ex, t, tokenizer, &err) == LATTICE_OK)
-            lt_answer_json(ex);
-        else
-            lt_answer_status(ex, "ids", &err);
-    }
-    lt_exchange_finish(ex);
+    answer(ex, lt_read_tei_decode, "ids", decode);
 }
