@@ -66,6 +66,7 @@ struct lt_exchange {
     bool is_queued;    /* in the list of exchanges that the loop shall look at */
 
     bool is_suspended, is_watched;
+    bool is_counted; /* in the metrics */
     size_t counted_body; /* bytes of the body in the server's sum */
     lt_exchange *next_done;
 };

@@ -146,6 +146,14 @@ static void cancel_work(lt_loop *loop, lt_exchange *ex)
     if (turn) lt_scheduler_cancel_turn(loop->server->scheduler, turn);
 }
 
+static void count(lt_loop *loop, lt_exchange *ex)
+{
+    int route = 0;
+    while (lt_routes[route].path && &lt_routes[route] != ex->route) route++;
+    lt_metrics_count(&loop->server->metrics, route, ex->status, lt_clock_seconds() - ex->begun, ex->n_tokens);
+    ex->is_counted = true;
+}
+
 static void on_completed(void *cls, struct MHD_Connection *http, void **context, enum MHD_RequestTerminationCode code)
 {
     (void)http;
@@ -154,6 +162,8 @@ static void on_completed(void *cls, struct MHD_Connection *http, void **context,
     lt_exchange *ex = *context;
     if (!ex) return;
     *context = NULL;
+    /* libmicrohttpd may see that the client has left before it asks for the answer. */
+    if (ex->status && !ex->is_counted) count(loop, ex);
     ex->connection->exchange = NULL;
     ex->connection->receiving = true;
     ex->connection->started = false;
@@ -418,12 +428,9 @@ static void check_headers(lt_loop *loop, lt_exchange *ex, const char *path, cons
 
 static enum MHD_Result send_answer(lt_loop *loop, lt_exchange *ex)
 {
-    double now = lt_clock_seconds();
-    int route = 0;
-    while (lt_routes[route].path && &lt_routes[route] != ex->route) route++;
-    lt_metrics_count(&loop->server->metrics, route, ex->status, now - ex->begun, ex->n_tokens);
+    count(loop, ex);
     if (loop->stopping) ex->close = true;
-    struct MHD_Response *response = lt_make_response(ex, now, ex->is_stream ? read_stream : NULL);
+    struct MHD_Response *response = lt_make_response(ex, lt_clock_seconds(), ex->is_stream ? read_stream : NULL);
     if (!response) return MHD_NO;
     enum MHD_Result result = MHD_queue_response(ex->http, ex->status, response);
     MHD_destroy_response(response);
