@@ -207,6 +207,7 @@ static int run(void *opaque, char **operands, size_t n_operands)
     sigaddset(&ends, SIGINT);
     sigprocmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a cache file at the limit of file sizes: the write fails, and that is enough */
     int stop_fd = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
     if (stop_fd < 0) return cli_failf("cannot wait for signals: %s", strerror(errno));
     lattice_error err = { 0 };

@@ -38,14 +38,14 @@ def memory_kib(pid):
 
 
 class Server:
-    """`lattice serve` on a free port. Models: names of fixtures, NAME=PATH, or names of fetched models."""
+    """`lattice serve` on a free port. Models: names of fixtures, NAME=PATH, or names of fetched models; `process` is subprocess's."""
 
-    def __init__(self, *models, options=(), unix=None):
+    def __init__(self, *models, options=(), **process):
         self.command = [LATTICE, "serve", "--port", "0", "--threads", "2"]
         for model in models:
             self.command += ["-m", str(FIXTURES / model) if (FIXTURES / model).exists() else str(model)]
         self.command += [str(option) for option in options]
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **process)
         self.port, self.unix = None, None
         while self.port is None:
             line = self.process.stdout.readline()
