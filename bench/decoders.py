@@ -19,7 +19,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from peers import Lattice, Timed, Torch
-from turns import Engine, cpu_name, interval
+from turns import Engine, cpu_name, interval, processors, save
 
 LEAST_COSINE = {"lattice": 0.9999, "torch": 0.9999}  # float32; those that round to bfloat16: 0.98
 
@@ -111,7 +111,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--llama-bench", help="the program")
     parser.add_argument("--gguf", help="the same checkpoint as GGUF")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--engines", default="lattice,llama,torch-bf16")
     parser.add_argument("--lengths", default="128,512")
     parser.add_argument("--rounds", type=int, default=5)
@@ -144,12 +144,7 @@ def main():
         for engine in engines:
             engine.close()
     print(table(report), end="")
-    if a.out:
-        os.makedirs(a.out, exist_ok=True)
-        with open(os.path.join(a.out, "decoders.json"), "w") as file:
-            json.dump(report, file, indent=1)
-        with open(os.path.join(a.out, "decoders.md"), "w") as file:
-            file.write(table(report))
+    save(a.out, "decoders", report, table(report))
 
 
 def flop(config, length):

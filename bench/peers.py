@@ -16,7 +16,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from turns import Engine, bars, cpu_name, interval
+from turns import Engine, bars, cpu_name, interval, processors, save
 
 SHAPES = "1x8,1x32,1x128,1x512,32x32,32x128,8x512"
 EXACT = ("lattice", "ort", "ov", "torch")  # float32 engines: compared strictly
@@ -224,7 +224,7 @@ def table(report):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--engines", default="lattice,ort,ov,torch")
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--rounds", type=int, default=9)
@@ -274,12 +274,8 @@ def main():
                 engine.close()
 
     print(table(report), end="")
+    save(a.out, "peers", report, table(report))
     if a.out:
-        os.makedirs(a.out, exist_ok=True)
-        with open(os.path.join(a.out, "peers.json"), "w") as file:
-            json.dump(report, file, indent=1)
-        with open(os.path.join(a.out, "peers.md"), "w") as file:
-            file.write(table(report))
         groups = [(shape, [(n, rows[n]["tok_per_s"]) for n in report["engines"]]) for shape, rows in report["shapes"].items()]
         bars(os.path.join(a.out, "peers.svg"), f"{name}, {a.threads} threads", groups, "tokens a second")
 

@@ -10,7 +10,6 @@ their lengths vary by a quarter, as passages do. Back ends that cannot be starte
 --python names the interpreter of an environment for one (scripts/bench-venv onnx, scripts/bench-venv openvino). Logits are compared."""
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -18,7 +17,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from texts import read_texts
-from turns import Engine, cpu_name, interval
+from turns import Engine, cpu_name, interval, processors, save
 
 QUERY = "which of the passages explains how the results were obtained and what they mean"
 BYTES_A_TOKEN = 4.4
@@ -65,7 +64,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--texts", default=os.path.join(here, "data", "mixed-10k.jsonl.gz"))
     parser.add_argument("--documents", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=200)
@@ -120,12 +119,7 @@ def main():
         lines.append(f"| {name} | {1000 * middle:.0f} | {tokens / middle:,.0f} | " + ("" if name == "lattice" else f"{ratio:.2f} ({low:.2f}–{high:.2f})") + " |")
     lines += ["", f"Largest difference of a logit {worst:.1e}."]
     print("\n".join(lines))
-    if a.out:
-        os.makedirs(a.out, exist_ok=True)
-        with open(os.path.join(a.out, "rerank.json"), "w") as file:
-            json.dump(report, file, indent=1)
-        with open(os.path.join(a.out, "rerank.md"), "w") as file:
-            file.write("\n".join(lines) + "\n")
+    save(a.out, "rerank", report, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from turns import Engine, cpu_name, interval
+from turns import Engine, cpu_name, interval, processors, save
 
 
 def read_texts(path, limit):
@@ -58,7 +58,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--texts", default=os.path.join(here, "data", "mixed-10k.jsonl.gz"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--limit", type=int, help="only the first N texts")
@@ -104,12 +104,7 @@ def main():
     lines += [f"| {name} | {len(texts) / sum(s):,.0f} | {tokens / sum(s):,.0f} |" for name, s in seconds.items()]
     lines += ["", f"lattice is {ratio:.2f} times as fast ({low:.2f}–{high:.2f}); lowest cosine between the two {worst:.7f}."]
     print("\n".join(lines))
-    if a.out:
-        os.makedirs(a.out, exist_ok=True)
-        with open(os.path.join(a.out, "texts.json"), "w") as file:
-            json.dump(report, file, indent=1)
-        with open(os.path.join(a.out, "texts.md"), "w") as file:
-            file.write("\n".join(lines) + "\n")
+    save(a.out, "texts", report, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -114,6 +114,22 @@ def cpu_name():
     return platform.processor() or platform.machine()
 
 
+def processors():
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def save(folder, name, report, table):
+    """The report as NAME.json and its table as NAME.md; a folder of None is no wish."""
+    if not folder:
+        return
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, f"{name}.json"), "w") as file:
+        json.dump(report, file, indent=1)
+    with open(os.path.join(folder, f"{name}.md"), "w") as file:
+        file.write(table)
+
+
 def bars(path, title, groups, unit):
     """An SVG of horizontal bars: groups is [(label, [(name, value)])]; each group is scaled to its largest value."""
     colours = ["#0b6e4f", "#c44536", "#3d5a80", "#e09f3e", "#6d597a", "#8d99ae", "#222222"]

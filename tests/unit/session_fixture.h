@@ -65,4 +65,49 @@ static inline lattice_generate_options greedy(size_t n)
     return (lattice_generate_options){ .sampling = { .top_p = 1, .repetition_penalty = 1 }, .max_tokens = n, .ignore_end = true };
 }
 
+/* `work` with the n-th request for memory failing, for every n that there is: an error, nothing lost, and the model goes on. What
+ * a model keeps from its first run on is memory of its own: `anew` opens it for each n, so that those requests fail too. */
+static inline void fail_every_request(lattice_status (*work)(lattice_model *, const golden_case *, lattice_error *), bool anew)
+{
+    lattice_error err;
+    lattice_runtime *runtime;
+    lattice_model *model;
+    golden *g = golden_read(TEXT);
+    lt_test_allocator a = lt_test_allocator_failing_at(0);
+    lattice_allocator hooks = lt_test_allocator_hooks(&a);
+    lattice_runtime_options options = lattice_runtime_options_default();
+    lattice_model_options model_options = lattice_model_options_default();
+    options.allocator = &hooks;
+    options.n_threads = 1;
+    model_options.batch_tokens = 8; /* several pieces */
+    assert_ok(lattice_runtime_create(&options, &runtime, NULL));
+    assert_ok_err(lattice_model_open(runtime, TEXT, &model_options, &model, &err), &err);
+    assert_ok_err(work(model, &g->cases[0], &err), &err);
+    long live = lt_test_allocator_live(&a);
+    bool done = false;
+    for (long n = 1; !done; n++) {
+        assert_true(n < 2000);
+        if (anew) {
+            lattice_model_close(model);
+            assert_ok_err(lattice_model_open(runtime, TEXT, &model_options, &model, &err), &err);
+            live = lt_test_allocator_live(&a);
+        }
+        a.requests = 0;
+        a.fail_at = n;
+        lattice_status status = work(model, &g->cases[0], &err);
+        a.fail_at = 0;
+        done = status == LATTICE_OK;
+        if (!done) assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
+        if (anew)
+            assert_true(lt_test_allocator_live(&a) >= live);
+        else
+            assert_int_equal(lt_test_allocator_live(&a), live);
+        if (anew && n % 8 == 0) assert_ok_err(work(model, &g->cases[0], &err), &err);
+    }
+    lattice_model_close(model);
+    lattice_runtime_free(runtime);
+    assert_int_equal(lt_test_allocator_live(&a), 0);
+    golden_free(g);
+}
+
 #endif

@@ -530,40 +530,10 @@ static lattice_status everything(lattice_model *model, const golden_case *c, lat
     return status;
 }
 
-/* The n-th request for memory fails, for every n that there is: an error, nothing lost, and the model goes on. */
 static void without_memory_runs_fail_and_nothing_leaks(void **state)
 {
     (void)state;
-    lattice_error err;
-    lattice_runtime *runtime;
-    lattice_model *model;
-    golden *g = golden_read(TEXT);
-    lt_test_allocator a = lt_test_allocator_failing_at(0);
-    lattice_allocator hooks = lt_test_allocator_hooks(&a);
-    lattice_runtime_options options = lattice_runtime_options_default();
-    lattice_model_options model_options = lattice_model_options_default();
-    options.allocator = &hooks;
-    options.n_threads = 1;
-    model_options.batch_tokens = 8;
-    assert_ok(lattice_runtime_create(&options, &runtime, NULL));
-    bool done = false;
-    for (long n = 1; !done; n++) {
-        assert_true(n < 2000);
-        assert_ok_err(lattice_model_open(runtime, TEXT, &model_options, &model, &err), &err);
-        const long live = lt_test_allocator_live(&a); /* working memory is the model's from the first run on */
-        a.requests = 0;
-        a.fail_at = n;
-        lattice_status status = everything(model, &g->cases[0], &err);
-        a.fail_at = 0;
-        done = status == LATTICE_OK;
-        if (!done) assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
-        assert_true(lt_test_allocator_live(&a) >= live);
-        if (n % 8 == 0) assert_ok_err(everything(model, &g->cases[0], &err), &err);
-        lattice_model_close(model);
-    }
-    lattice_runtime_free(runtime);
-    assert_int_equal(lt_test_allocator_live(&a), 0);
-    golden_free(g);
+    fail_every_request(everything, true);
 }
 
 int main(void)

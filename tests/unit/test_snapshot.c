@@ -216,8 +216,11 @@ static void snapshots_of_other_models_and_arithmetic_are_refused(void **state)
     close_subject(&s);
 }
 
-static lattice_status everything(lattice_model *model, const golden_case *c, const char *path, lattice_error *err)
+static char memory_path[] = "/tmp/lattice-snapshot-XXXXXX";
+
+static lattice_status everything(lattice_model *model, const golden_case *c, lattice_error *err)
 {
+    const char *path = memory_path;
     lattice_session *a = NULL, *b = NULL, *d = NULL;
     lattice_snapshot bytes = { 0 };
     lattice_status status = lattice_session_create(model, NULL, &a, err);
@@ -236,38 +239,11 @@ static lattice_status everything(lattice_model *model, const golden_case *c, con
 static void without_memory_snapshots_fail_and_nothing_leaks(void **state)
 {
     (void)state;
-    lattice_error err;
-    lattice_runtime *runtime;
-    lattice_model *model;
-    char path[] = "/tmp/lattice-snapshot-XXXXXX";
-    const int fd = mkstemp(path);
+    const int fd = mkstemp(memory_path);
     assert_true(fd >= 0);
     close(fd);
-    golden *g = golden_read(TEXT);
-    lt_test_allocator a = lt_test_allocator_failing_at(0);
-    lattice_allocator hooks = lt_test_allocator_hooks(&a);
-    lattice_runtime_options options = lattice_runtime_options_default();
-    options.allocator = &hooks;
-    options.n_threads = 1;
-    assert_ok(lattice_runtime_create(&options, &runtime, NULL));
-    assert_ok_err(lattice_model_open(runtime, TEXT, NULL, &model, &err), &err);
-    assert_ok_err(everything(model, &g->cases[0], path, &err), &err);
-    const long live = lt_test_allocator_live(&a);
-    bool done = false;
-    for (long n = 1; !done; n++) {
-        assert_true(n < 500);
-        a.requests = 0;
-        a.fail_at = n;
-        lattice_status status = everything(model, &g->cases[0], path, &err);
-        a.fail_at = 0;
-        done = status == LATTICE_OK;
-        if (!done) assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
-        assert_int_equal(lt_test_allocator_live(&a), live);
-    }
-    lattice_model_close(model);
-    lattice_runtime_free(runtime);
-    unlink(path);
-    golden_free(g);
+    fail_every_request(everything, false);
+    unlink(memory_path);
 }
 
 int main(void)
