@@ -11,9 +11,13 @@ JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 MODEL ?= all-minilm-l6-v2
 PYTHON ?= python3
 
+# What every bench ends with, and where those rivals live that cannot live beside the others.
+REPORT = $(PYTHON) bench/report.py bench/results docs
+PYTHONS = --python onnx=.venv-bench-onnx/bin/python --python openvino=.venv-bench-openvino/bin/python
+
 CTEST = ctest --output-on-failure -j $(JOBS)
 
-.PHONY: all deps model demo check check-all check-tokenizers bench bench-peers bench-tokenizers bench-texts bench-serving bench-rerank bench-decoders baseline install uninstall format clean help
+.PHONY: all deps model demo check check-all check-tokenizers bench bench-plot bench-peers bench-tokenizers bench-texts bench-serving bench-rerank bench-decoders baseline install uninstall format clean help
 .DEFAULT_GOAL := all
 
 all: build/build.ninja ## release build into build/
@@ -59,6 +63,7 @@ bench-tokenizers: all model ## texts to tokens in turns with Hugging Face tokeni
 	@test -x .venv-tokenizers/bin/pip || $(PYTHON) -m venv .venv-tokenizers
 	@.venv-tokenizers/bin/pip install -q tokenizers==0.23.3
 	@.venv-tokenizers/bin/python bench/tokenizer.py "$$(scripts/fetch-model --print-path)" tests/fixtures/xlmr-mean $(ALSO) --out bench/results
+	@$(REPORT)
 
 bench: all model ## this machine's peak, and lattice's share of it
 	@build/lattice bench -m $(MODEL)
@@ -68,18 +73,28 @@ bench-plot: all model ## where the time goes: table and roofline of every operat
 	@build/lattice bench -m $(MODEL) --profile --json > bench/results/profile.json
 	@$(PYTHON) bench/roofline.py bench/results/profile.json --out bench/results
 
-bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench)
+bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench; BGE=base or large: in those dimensions)
 	@scripts/bench-venv
+ifdef BGE
+	@test -d build/bge-$(BGE) || $(PYTHON) tools/make_checkpoint.py bge-$(BGE) build/bge-$(BGE) --tokenizer "$$(scripts/fetch-model --print-path)"
+	@.venv-bench/bin/python bench/peers.py build/bge-$(BGE) --name peers-bge-$(BGE) --out bench/results
+else
 	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --out bench/results
+endif
+	@$(REPORT)
 
-bench-texts: all model ## text to vectors against sentence-transformers (makes .venv-bench)
+bench-texts: all model ## text to vectors against sentence-transformers and fastembed (makes .venv-bench, -onnx and -openvino)
 	@scripts/bench-venv
-	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --out bench/results
+	@scripts/bench-venv onnx
+	@scripts/bench-venv openvino
+	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --backends torch,onnx,openvino,fastembed $(PYTHONS) --out bench/results
+	@$(REPORT)
 
 bench-serving: all model ## the server under load, against sentence-transformers behind FastAPI (makes .venv-bench)
 	@scripts/bench-venv
 	@cmake --build build --target bench_load
 	@.venv-bench/bin/python bench/serving.py "$$(scripts/fetch-model --print-path)" --out bench/results
+	@$(REPORT)
 
 bench-rerank: all ## one query against 100 documents, against CrossEncoder (makes .venv-bench, -onnx and -openvino, and a checkpoint of bge-base's dimensions)
 	@scripts/bench-venv
@@ -87,12 +102,13 @@ bench-rerank: all ## one query against 100 documents, against CrossEncoder (make
 	@$(PYTHON) tools/make_checkpoint.py bge-base build/bge-base-classifier --labels 1 --tokenizer "$$(scripts/fetch-model --print-path)"
 	@scripts/bench-venv onnx
 	@scripts/bench-venv openvino
-	@.venv-bench/bin/python bench/rerank.py build/bge-base-classifier --python onnx=.venv-bench-onnx/bin/python \
-		--python openvino=.venv-bench-openvino/bin/python --out bench/results
+	@.venv-bench/bin/python bench/rerank.py build/bge-base-classifier $(PYTHONS) --out bench/results
+	@$(REPORT)
 
 bench-decoders: all ## Qwen3-Embedding-0.6B against llama.cpp and PyTorch: QWEN3=checkpoint LLAMA_BENCH=program GGUF=file
 	@scripts/bench-venv
 	@.venv-bench/bin/python bench/decoders.py "$(QWEN3)" --llama-bench "$(LLAMA_BENCH)" --gguf "$(GGUF)" --out bench/results
+	@$(REPORT)
 
 baseline: all model ## measure the baseline table of docs/DESIGN.md again and print what moved
 	@cmake --build build --target bench_cache

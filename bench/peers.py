@@ -230,7 +230,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.25, help="of one turn")
     parser.add_argument("--onnx", help="folder of the ONNX files, made once (default: build/onnx/MODEL)")
-    parser.add_argument("--out", help="folder for peers.json, peers.md, peers.svg")
+    parser.add_argument("--out", help="folder for NAME.json, NAME.md, NAME.svg")
+    parser.add_argument("--name", default="peers", help="of the results (peers)")
     a = parser.parse_args()
     import numpy as np
 
@@ -274,10 +275,10 @@ def main():
                 engine.close()
 
     print(table(report), end="")
-    save(a.out, "peers", report, table(report))
+    save(a.out, a.name, report, table(report))
     if a.out:
         groups = [(shape, [(n, rows[n]["tok_per_s"]) for n in report["engines"]]) for shape, rows in report["shapes"].items()]
-        bars(os.path.join(a.out, "peers.svg"), f"{name}, {a.threads} threads", groups, "tokens a second")
+        bars(os.path.join(a.out, f"{a.name}.svg"), f"{name}, {a.threads} threads", groups, "tokens a second")
 
 
 if __name__ == "__main__":

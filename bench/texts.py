@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""Text to vectors: lattice in turns with sentence-transformers over real texts of mixed length, tokenising included.
+"""Text to vectors: lattice in turns with sentence-transformers and fastembed over real texts of mixed length, tokenising included.
 
-usage: texts.py MODEL [--threads N] [--texts FILE] [--rounds 9] [--limit N] [--out DIR]
+usage: texts.py MODEL [--threads N] [--texts FILE] [--rounds 9] [--limit N] [--backends torch,onnx,openvino,fastembed]
+       [--python BACKEND=PROGRAM …] [--onnx FOLDER] [--out DIR]
 
 FILE (bench/data/mixed-10k.jsonl.gz) holds a JSON string, or an object with "text", a line. Round i embeds every rounds-th text from
-the i-th on, so that all rounds see the same mixture and together the whole file, once by each engine. Vectors are compared."""
+the i-th on, so that all rounds see the same mixture and together the whole file, once by each engine. Vectors are compared.
+
+torch, onnx and openvino are the back ends of sentence-transformers; onnx and openvino ask for other versions of transformers than
+each other: --python names the interpreter of an environment for one (scripts/bench-venv onnx, scripts/bench-venv openvino).
+fastembed runs the ONNX file of the same weights that bench/peers.py makes, too. What cannot be started here is named and left out."""
 
 import argparse
 import gzip
 import json
 import os
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from turns import Engine, cpu_name, interval, processors, save
+from turns import Engine, bars, cpu_name, interval, processors, save
 
 
 def read_texts(path, limit):
@@ -41,17 +47,59 @@ class Lattice:
 
 
 class SentenceTransformers:
-    def __init__(self, model, threads):
+    def __init__(self, model, threads, backend):
         import torch
         from sentence_transformers import SentenceTransformer
 
         torch.set_num_threads(threads)
-        self.model = SentenceTransformer(model, device="cpu")
+        self.model = SentenceTransformer(model, device="cpu", backend=backend)
 
     def embed(self, texts):
         begin = time.perf_counter()
         vectors = self.model.encode(texts, show_progress_bar=False)
         return time.perf_counter() - begin, vectors, None
+
+
+class FastEmbed:
+    """Of a folder with its plain.onnx: as fastembed's own all-MiniLM-L6-v2, mean pooling and vectors of length one; texts are cut where
+    sentence-transformers cuts them."""
+
+    def __init__(self, model, threads, onnx):
+        from fastembed import TextEmbedding
+        from fastembed.common.model_description import ModelSource, PoolingType
+        from peers import export
+
+        export(model, onnx)
+        with open(os.path.join(model, "config.json")) as file:
+            dim = json.load(file)["hidden_size"]
+        with open(os.path.join(model, "tokenizer_config.json")) as file:
+            tokenizer = json.load(file)
+        with open(os.path.join(model, "sentence_bert_config.json")) as file:
+            tokenizer["model_max_length"] = tokenizer["max_length"] = json.load(file)["max_seq_length"]
+        folder = tempfile.mkdtemp()
+        for name in os.listdir(model):
+            if name != "tokenizer_config.json":
+                os.symlink(os.path.abspath(os.path.join(model, name)), os.path.join(folder, name))
+        with open(os.path.join(folder, "tokenizer_config.json"), "w") as file:
+            json.dump(tokenizer, file)
+        os.symlink(os.path.abspath(os.path.join(onnx, "plain.onnx")), os.path.join(folder, "plain.onnx"))
+        TextEmbedding.add_custom_model("bench/model", PoolingType.MEAN, True, ModelSource(hf="bench/model"), dim, model_file="plain.onnx")
+        self.model = TextEmbedding("bench/model", threads=threads, specific_model_path=folder)
+
+    def embed(self, texts):
+        import numpy as np
+
+        begin = time.perf_counter()
+        vectors = np.stack(list(self.model.embed(texts)))
+        return time.perf_counter() - begin, vectors, None
+
+
+def make_rival(model, threads, backend, onnx):
+    return FastEmbed(model, threads, onnx) if backend == "fastembed" else SentenceTransformers(model, threads, backend)
+
+
+def name_of(backend):
+    return backend if backend == "fastembed" else "sentence-transformers" if backend == "torch" else f"sentence-transformers {backend}"
 
 
 def main():
@@ -62,49 +110,68 @@ def main():
     parser.add_argument("--texts", default=os.path.join(here, "data", "mixed-10k.jsonl.gz"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--limit", type=int, help="only the first N texts")
-    parser.add_argument("--out", help="folder for texts.json and texts.md")
+    parser.add_argument("--backends", default="torch")
+    parser.add_argument("--python", action="append", default=[], metavar="BACKEND=PROGRAM", help="the interpreter that runs it")
+    parser.add_argument("--onnx", help="folder of the ONNX files (default: build/onnx/MODEL)")
+    parser.add_argument("--out", help="folder for texts.json, texts.md, texts.svg")
     a = parser.parse_args()
     import numpy as np
 
     os.environ["OMP_NUM_THREADS"] = str(a.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     texts = read_texts(a.texts, a.limit)
-    engines = [Engine("lattice", Lattice, a.model, a.threads), Engine("sentence-transformers", SentenceTransformers, a.model, a.threads)]
+    name = os.path.basename(os.path.normpath(a.model))
+    onnx, pythons = a.onnx or os.path.join(here, "..", "build", "onnx", name), dict(pair.split("=", 1) for pair in a.python)
+    engines = [Engine("lattice", Lattice, a.model, a.threads)]
+    engines += [Engine(name_of(b), make_rival, a.model, a.threads, b, onnx, python=pythons.get(b)) for b in a.backends.split(",")]
     try:
+        if engines[0].failure:
+            sys.exit(f"texts: lattice: {engines[0].failure}")
         for engine in engines:
             if engine.failure:
-                sys.exit(f"texts: {engine.name}: {engine.failure}")
+                print(f"left out: {engine.name}: {engine.failure.splitlines()[0]}", file=sys.stderr)
+        running = [engine for engine in engines if not engine.failure]
+        if len(running) == 1:
+            sys.exit("texts: no rival left")
+        for engine in running:
             engine.turn("embed", texts[:8])  # warm
-        seconds = {engine.name: [] for engine in engines}
-        tokens, worst = 0, 1.0
+        seconds, lowest = {engine.name: [] for engine in running}, {engine.name: 1.0 for engine in running[1:]}
+        tokens = 0
         for i in range(a.rounds):
             part, vectors = texts[i :: a.rounds], {}
-            for engine in engines:
+            for engine in running:
                 elapsed, vectors[engine.name], n_tokens = engine.turn("embed", part)
                 seconds[engine.name].append(elapsed)
                 tokens += n_tokens or 0
-            worst = min(worst, float((vectors["lattice"] * vectors["sentence-transformers"]).sum(axis=1).min()))
+            for rival in lowest:
+                lowest[rival] = min(lowest[rival], float((vectors["lattice"] * vectors[rival]).sum(axis=1).min()))
             print(f"round {i + 1}: " + "  ".join(f"{name} {len(part) / s[-1]:.0f} texts/s" for name, s in seconds.items()), file=sys.stderr, flush=True)
     finally:
         for engine in engines:
             engine.close()
-    if not np.isfinite(worst) or worst < 0.9999:
-        sys.exit(f"texts: the engines disagree: lowest cosine {worst:.6f}")
+    for rival, cosine in lowest.items():
+        if not cosine > 0.9999:
+            sys.exit(f"texts: {rival} computes something else than lattice: lowest cosine {cosine:.6f}")
 
-    ours, theirs = seconds["lattice"], seconds["sentence-transformers"]
-    ratio, low, high = interval([t / o for o, t in zip(ours, theirs)])
+    ratios = {rival: interval([t / o for o, t in zip(seconds["lattice"], seconds[rival])]) for rival in lowest}
     report = {
-        "date": time.strftime("%Y-%m-%d"), "cpu": cpu_name(), "threads": a.threads, "texts": len(texts), "tokens": tokens,
-        "seconds": {name: sum(s) for name, s in seconds.items()}, "ratio": ratio, "ratio_low": low, "ratio_high": high, "lowest_cosine": worst,
+        "date": time.strftime("%Y-%m-%d"), "cpu": cpu_name(), "threads": a.threads, "model": name, "texts": len(texts), "tokens": tokens,
+        "seconds": {name: sum(s) for name, s in seconds.items()}, "ratios": ratios, "lowest_cosines": lowest,
     }
     lines = [
         f"{report['cpu']}, {a.threads} threads, {len(texts)} texts ({tokens} tokens), {a.rounds} rounds in turns, {report['date']}.",
-        "", "| engine | texts/s | tokens/s |", "|---|---:|---:|",
+        "", "| engine | texts/s | tokens/s | lattice is so many times as fast | lowest cosine |", "|---|---:|---:|---:|---:|",
     ]
-    lines += [f"| {name} | {len(texts) / sum(s):,.0f} | {tokens / sum(s):,.0f} |" for name, s in seconds.items()]
-    lines += ["", f"lattice is {ratio:.2f} times as fast ({low:.2f}–{high:.2f}); lowest cosine between the two {worst:.7f}."]
+    for name, s in seconds.items():
+        row = f"| {name} | {len(texts) / sum(s):,.0f} | {tokens / sum(s):,.0f} | "
+        if name in ratios:
+            ratio, low, high = ratios[name]
+            row += f"{ratio:.2f} ({low:.2f}–{high:.2f}) | {lowest[name]:.7f} |"
+        lines.append(row if name in ratios else row + "| |")
     print("\n".join(lines))
     save(a.out, "texts", report, "\n".join(lines) + "\n")
+    if a.out:
+        bars(os.path.join(a.out, "texts.svg"), f"{len(texts)} texts, {a.threads} threads", [("", [(n, len(texts) / sum(s)) for n, s in seconds.items()])], "texts a second")
 
 
 if __name__ == "__main__":

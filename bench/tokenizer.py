@@ -22,6 +22,8 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import tokenizers  # noqa: E402: reads the setting above
 
+from turns import cpu_name, save  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PIECE, WORD = 4096, 1_000_000
 
@@ -96,6 +98,17 @@ def measure(program, model, work, rounds):
     return {key: median(row[key] for row in rows) for key in rows[0]}
 
 
+def table(results, texts):
+    lines = [
+        f"{cpu_name()}, {len(texts)} texts, {megabytes(texts):.2f} MB, beside tokenizers {tokenizers.__version__}, {time.strftime('%Y-%m-%d')}.",
+        "", "| tokenizer | MB/s | in pieces of 4 kB | two threads to one | load, ms |", "|---|---:|---:|---:|---:|",
+    ]
+    for name, r in results.items():
+        mixed, pieces = (f"{r[w + '_mb_s']:.1f} ({r[w + '_ratio']:.1f} times as fast)" for w in ("mixed", "pieces"))
+        lines.append(f"| {name} | {mixed} | {pieces} | {r['threads_ratio']:.2f} | {r['load_ms']:.1f} ({r['their_load_ms']:.1f}) |")
+    return "\n".join(lines) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+")
@@ -121,10 +134,7 @@ def main():
             for name in ("mixed", "pieces"):
                 print(f"  {name:7} {r[name + '_mb_s']:6.2f} MB/s ({r[name + '_their_mb_s']:.2f}): {r[name + '_ratio']:.1f} times as fast")
             print(f"  two threads {r['threads_ratio']:.2f} times one; a word of a megabyte takes {r['word_ratio']:.1f} times as long as prose")
-    if kept:
-        os.makedirs(options.out, exist_ok=True)
-        with open(kept, "w") as file:
-            json.dump(results, file, indent=1)
+    save(options.out, "tokenizer", results, table(results, texts))
 
 
 if __name__ == "__main__":

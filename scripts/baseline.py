@@ -78,7 +78,7 @@ def peers_least():
 
 
 def texts_ratio():
-    return results("texts.json")["ratio"]
+    return results("texts.json")["ratios"]["sentence-transformers"][0]
 
 
 def rerank_ratio():
