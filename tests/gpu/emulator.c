@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 enum { MAX_THREADS = 1024, LANES = 32, STACK = 128 << 10, MAX_ARGUMENTS = 9 };
+enum { EXCHANGE = 64 /* kinds of operations from here on */ };
 
 typedef uint32_t vector __attribute__((vector_size(16)));
 
@@ -22,7 +23,7 @@ typedef struct fiber {
 
 typedef struct simdgroup {
     uint32_t arrived, kind, turn;
-    float slots[LANES], results[2]; /* of this operation and the one before: slow lanes read theirs late */
+    float slots[LANES], results[2][LANES]; /* of this operation and the one before: slow lanes read theirs late */
 } simdgroup;
 
 static struct {
@@ -80,6 +81,9 @@ static void begin(void)
     case 6: ((void (*)(P, P, P, P, P, P, TAIL))e.kernel)(a[0], a[1], a[2], a[3], a[4], a[5], BUILTINS); break;
     case 7: ((void (*)(P, P, P, P, P, P, P, TAIL))e.kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], BUILTINS); break;
     case 8: ((void (*)(P, P, P, P, P, P, P, P, TAIL))e.kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], BUILTINS); break;
+    case 9:
+        ((void (*)(P, P, P, P, P, P, P, P, P, TAIL))e.kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], BUILTINS);
+        break;
     default: e.fault = "a kernel with so many arguments is not emulated";
     }
     e.fibers[e.current].state = ENDED;
@@ -121,7 +125,13 @@ static void reduce(simdgroup *s, uint32_t kind)
     for (int o = LANES / 2; o > 0; o /= 2) {
         for (int i = 0; i < o; i++) v[i] = kind == 1 ? (v[i] > v[i + o] ? v[i] : v[i + o]) : v[i] + v[i + o];
     }
-    s->results[s->turn] = v[0];
+    for (int i = 0; i < LANES; i++) s->results[s->turn][i] = v[0];
+}
+
+/* kind: EXCHANGE + the mask by which a lane's number differs from that of the lane whose value it gets. */
+static void exchange(simdgroup *s, uint32_t kind)
+{
+    for (uint32_t i = 0; i < LANES; i++) s->results[s->turn][i] = s->slots[i ^ (kind - EXCHANGE)];
 }
 
 float lt_emulate_simd(float x, uint32_t kind)
@@ -129,8 +139,8 @@ float lt_emulate_simd(float x, uint32_t kind)
     simdgroup *s = &e.simdgroups[e.current / LANES];
     uint32_t turn = s->turn ^ 1; /* what it will be when all have come */
     s->slots[e.current % LANES] = x;
-    simd_meet(s, kind, reduce);
-    return s->results[turn];
+    simd_meet(s, kind, kind >= EXCHANGE ? exchange : reduce);
+    return s->results[turn][e.current % LANES];
 }
 
 void lt_emulate_barrier(uint32_t kind)

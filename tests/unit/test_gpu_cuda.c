@@ -40,6 +40,20 @@ FIXTURE_TEST(qwen3_reranker_equals_the_cpu, "qwen3-reranker", true)
 FIXTURE_TEST(qwen35_equals_the_cpu, "qwen3.5-text", false)
 FIXTURE_TEST(qwen35_in_bf16_equals_the_cpu, "qwen3.5-vl-layout-bf16", false)
 
+#define QUANTISED_TEST(name, folder, compute)                                                                                    \
+    static void name(void **state)                                                                                               \
+    {                                                                                                                            \
+        (void)state;                                                                                                             \
+        if (!has_cuda()) skip();                                                                                                 \
+        gpu_check_quantised(&cuda, FIXTURE(folder), LATTICE_COMPUTE_##compute);                                                  \
+    }
+
+QUANTISED_TEST(bert_in_q8_0_equals_the_cpu, "bert-cls", F32)
+QUANTISED_TEST(xlmr_cross_encoder_in_q8_0_equals_the_cpu, "xlmr-cross-encoder", F32)
+QUANTISED_TEST(qwen3_embedding_in_q8_0_equals_the_cpu, "qwen3-embedding", AUTO)
+QUANTISED_TEST(qwen3_reranker_in_q8_0_equals_the_cpu, "qwen3-reranker", AUTO)
+QUANTISED_TEST(qwen35_in_q8_0_equals_the_cpu, "qwen3.5-text", F32)
+
 /* With a pattern, the tests that it fits: for compute-sanitizer, under which all of them take long. */
 int main(int argc, char **argv)
 {
@@ -57,6 +71,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(qwen3_reranker_equals_the_cpu),
         cmocka_unit_test(qwen35_equals_the_cpu),
         cmocka_unit_test(qwen35_in_bf16_equals_the_cpu),
+        cmocka_unit_test(bert_in_q8_0_equals_the_cpu),
+        cmocka_unit_test(xlmr_cross_encoder_in_q8_0_equals_the_cpu),
+        cmocka_unit_test(qwen3_embedding_in_q8_0_equals_the_cpu),
+        cmocka_unit_test(qwen3_reranker_in_q8_0_equals_the_cpu),
+        cmocka_unit_test(qwen35_in_q8_0_equals_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,26 @@ FIXTURE_TEST(qwen3_reranker, "qwen3-reranker", F32, 2)
 FIXTURE_TEST(qwen35, "qwen3.5-text", F32, 3)
 FIXTURE_TEST(qwen35_in_shards, "qwen3.5-vl-layout-bf16", F32, 0)
 
+static void check_quantised(const char *folder, lattice_compute compute, unsigned order)
+{
+    if (!lt_emulator_works()) skip();
+    lt_emulator_order = order;
+    gpu_check_quantised(&emulated, folder, compute);
+}
+
+#define QUANTISED_TEST(name, folder, compute, order)                                                                             \
+    static void name(void **state)                                                                                               \
+    {                                                                                                                            \
+        (void)state;                                                                                                             \
+        check_quantised(FIXTURE(folder), LATTICE_COMPUTE_##compute, order);                                                      \
+    }
+
+QUANTISED_TEST(bert_in_q8_0, "bert-cls", F32, 1)
+QUANTISED_TEST(cross_encoder_in_q8_0, "xlmr-cross-encoder", F32, 2)
+QUANTISED_TEST(qwen3_embedding_in_q8_0, "qwen3-embedding", AUTO, 0)
+QUANTISED_TEST(qwen3_reranker_in_q8_0, "qwen3-reranker", F32, 4)
+QUANTISED_TEST(qwen35_in_q8_0, "qwen3.5-text", F32, 3)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -43,6 +63,11 @@ int main(void)
         cmocka_unit_test(qwen3_reranker),
         cmocka_unit_test(qwen35),
         cmocka_unit_test(qwen35_in_shards),
+        cmocka_unit_test(bert_in_q8_0),
+        cmocka_unit_test(cross_encoder_in_q8_0),
+        cmocka_unit_test(qwen3_embedding_in_q8_0),
+        cmocka_unit_test(qwen3_reranker_in_q8_0),
+        cmocka_unit_test(qwen35_in_q8_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,12 +16,6 @@
     X(glu_rows_wide)                                                                                                             \
     X(activate_rows_wide)                                                                                                        \
     X(rope_wide)                                                                                                                 \
-    X(few_rows_1)                                                                                                                \
-    X(few_rows_4)                                                                                                                \
-    X(few_rows_8)                                                                                                                \
-    X(few_rows_glu_1)                                                                                                            \
-    X(few_rows_glu_4)                                                                                                            \
-    X(few_rows_glu_8)                                                                                                            \
     X(delta_steps)
 
 enum {
@@ -96,16 +90,6 @@ static void rope(lt_gpu_launch *l, const rope_args *a, const lt_gpu_shape *shape
     if (fits) replace(l, own[OWN_rope_wide], l->grid[0] / heads, lt_gpu_ceil(heads, 128 / lanes));
 }
 
-static bool few_rows(void *const *own, lt_gpu_launch *l)
-{
-    const few_args *a = l->args;
-    if (a->m > 8 || a->k % 8 || a->ld_x % 8 || a->x_type == LT_GPU_F16 || !aligned(l)) return false;
-    static const int kernels[2][3] = { { OWN_few_rows_1, OWN_few_rows_4, OWN_few_rows_8 },
-                                       { OWN_few_rows_glu_1, OWN_few_rows_glu_4, OWN_few_rows_glu_8 } };
-    replace(l, own[kernels[a->has_glu != 0][a->m == 1 ? 0 : a->m <= 4 ? 1 : 2]], lt_gpu_ceil(a->n, 4), 1);
-    return true;
-}
-
 static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
 {
     if (!aligned(l)) return;
@@ -143,6 +127,5 @@ void lt_cuda_own_kernels(cuda_device *d)
     d->base.own_names = names;
     d->base.n_own = N_OWN;
     d->base.specialise = specialise;
-    d->base.few_rows = few_rows;
     d->base.attention = attention;
 }

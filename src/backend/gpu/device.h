@@ -7,9 +7,10 @@
 #include "base/bytes.h"
 #include "base/runtime.h"
 
-/* How numbers are stored; the kernels' STORED_ names. */
-typedef enum lt_gpu_type { LT_GPU_F32, LT_GPU_F16, LT_GPU_BF16 } lt_gpu_type;
+/* How numbers are stored; the kernels' STORED_ names. Q8_0 is for whole matrices and tables, laid out as format/q8_0.h says. */
+typedef enum lt_gpu_type { LT_GPU_F32, LT_GPU_F16, LT_GPU_BF16, LT_GPU_Q8_0 } lt_gpu_type;
 
+/* Bytes of one number, but for Q8_0. */
 static inline size_t lt_gpu_type_size(lt_gpu_type type)
 {
     return type == LT_GPU_F32 ? 4 : 2;
@@ -72,9 +73,6 @@ struct lt_gpu_device {
     /* Puts one of them in the place of the template's kernel number `kernel`, with its own grid, where the launch's numbers
      * allow; own: [n_own] kernels, NULL where the shape has none. NULL: no device's own kernels. */
     void (*specialise)(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *launch);
-    /* Sets kernel and grid of a product of few rows, with buffers x, W (bfloat16), bias, gain, residual, y and few_args; false:
-     * not of these numbers. NULL: there is none. */
-    bool (*few_rows)(void *const *own, lt_gpu_launch *launch);
     /* Whether there is an attention kernel for this shape in bfloat16, and which of the own kernels it is. NULL: no. */
     bool (*attention)(const lt_gpu_shape *shape, lt_gpu_attention *attention, size_t *own);
 

@@ -3,81 +3,16 @@
  * The workspace holds values class by class (rows of tokens, of sequences, of outputs), then scratch of products and of the delta
  * rule, then the dense result. Device memory is taken when it is allocated, so the workspace grows to the largest batch seen, and
  * a run of a size seen before allocates nothing. */
-#include "backend/gpu/gpu.h"
+#include "backend/gpu/run.h"
 
 #include <math.h>
 
 #include "base/clock.h"
 
-#define uint uint32_t
-#include "backend/gpu/kernels/args.h"
-#undef uint
-
-enum { THREADS = 128, WORD = 4 };
-
-/* Where the tables of the batch begin, in words. */
-typedef struct batch_tables {
-    size_t ids, positions, types, attention_seqs, tiles, blocks, slots, pool_seqs, out_rows, recurrent_seqs, token_seq, end;
-    size_t n_tiles, n_blocks;
-} batch_tables;
-
-typedef struct run {
-    lt_program *p;
-    const lt_plan *plan;
-    const lt_batch *batch;
-    lt_gpu_device *device;
-    size_t rows[3];
-    size_t class_offset[3], glu_offset, delta_offset, weight_offset, result_offset; /* bytes into the workspace */
-    size_t result_width;
-    batch_tables at;
-    lattice_error *err;
-} run;
-
-typedef struct view {
-    lt_gpu_ref ref;
-    size_t ld;
-    lt_gpu_type type;
-} view;
-
-static view value_view(const run *r, int value)
-{
-    const lt_gpu_place *place = &r->p->places[value];
-    lt_rows rows = r->plan->values[value].rows;
-    size_t offset = r->class_offset[rows] + place->offset * r->rows[rows];
-    return (view){ { r->p->workspace, offset }, place->ld, place->type };
-}
-
-static view operand_view(const run *r, const lt_operand *in)
-{
-    view v = value_view(r, in->value);
-    v.ref.offset += in->column * lt_gpu_type_size(v.type);
-    return v;
-}
-
-static lt_gpu_ref weight_ref(const run *r, int weight)
-{
-    return weight == LT_NONE ? (lt_gpu_ref){ r->p->weight_memory, 0 } : r->p->weights[weight].ref;
-}
-
-static lt_gpu_ref table(const run *r, size_t word)
-{
-    return (lt_gpu_ref){ r->p->tables, word * WORD };
-}
-
-static lt_gpu_ref scratch(const run *r, size_t offset)
-{
-    return (lt_gpu_ref){ r->p->workspace, offset };
-}
-
-static uint32_t u32(size_t n)
-{
-    return (uint32_t)n; /* widths and rows were checked when the plan was compiled */
-}
-
 /* ------------------------------------------------------------------ launching */
 
-static lattice_status launch(const run *r, lt_gpu_kernel kernel, const lt_gpu_ref *buffers, int n_buffers, const void *args,
-                             size_t args_size, size_t x, size_t y, size_t threads)
+lattice_status lt_gpu_launch_kernel(const run *r, lt_gpu_kernel kernel, const lt_gpu_ref *buffers, int n_buffers,
+                                    const void *args, size_t args_size, size_t x, size_t y, size_t threads)
 {
     if (x == 0 || y == 0) return LATTICE_OK;
     lt_gpu_launch l = { .kernel = r->p->kernels[kernel],
@@ -91,12 +26,7 @@ static lattice_status launch(const run *r, lt_gpu_kernel kernel, const lt_gpu_re
     return r->device->launch(r->device, &l, r->err);
 }
 
-#define LAUNCH(kernel, args, x, y, threads, ...)                                                                                 \
-    launch(r, LT_GPU_##kernel, (const lt_gpu_ref[]){ __VA_ARGS__ },                                                              \
-           (int)(sizeof((const lt_gpu_ref[]){ __VA_ARGS__ }) / sizeof(lt_gpu_ref)), &(args), sizeof(args), x, y, threads)
-
-/* y[i] = x[index[i]] or x[i], with y's type and leading dimension. */
-static lattice_status convert_rows(const run *r, view x, const lt_gpu_ref *index, view y, size_t rows, size_t width)
+lattice_status lt_gpu_convert_rows(const run *r, view x, const lt_gpu_ref *index, view y, size_t rows, size_t width)
 {
     convert_args a = { .rows = u32(rows),
                        .width = u32(width),
@@ -124,6 +54,9 @@ static lattice_status embed(const run *r, const lt_op *op)
         .position_type = has_position ? w[op->weight[1]].type : 0,
         .type_type = has_type ? w[op->weight[2]].type : 0,
         .out_type = y.type,
+        .word_rows = u32(r->plan->weights[op->weight[0]].rows),
+        .position_rows = has_position ? u32(r->plan->weights[op->weight[1]].rows) : 0,
+        .type_rows = has_type ? u32(r->plan->weights[op->weight[2]].rows) : 0,
     };
     return LAUNCH(embed, a, r->rows[LT_ROWS_TOKENS], 1, THREADS, weight_ref(r, op->weight[0]), weight_ref(r, op->weight[1]),
                   weight_ref(r, op->weight[2]), table(r, r->at.ids), table(r, r->at.positions), table(r, r->at.types), y.ref);
@@ -157,187 +90,6 @@ static lattice_status add_norm(const run *r, const lt_op *op)
     };
     return LAUNCH(add_norm, a, lt_gpu_ceil(rows, THREADS / 32), 1, THREADS, x.ref, residual.ref, weight_ref(r, op->weight[0]),
                   weight_ref(r, op->weight[1]), y.ref, sum.ref);
-}
-
-/* ------------------------------------------------------------------ products */
-
-/* A product with rows [first, first + a->n) of W: one launch, or one for each mapped piece, which makes columns of y. */
-static lattice_status product_of_rows(const run *r, const lt_op *op, lt_gpu_kernel kernel, size_t tile, const lt_gpu_ref operands[5],
-                                      const gemm_args *args, size_t first)
-{
-    const lt_gpu_weight *w = &r->p->weights[op->weight[0]];
-    const lt_weight *source = &r->plan->weights[op->weight[0]];
-    bool mapped = w->pieces[0].memory != NULL;
-    size_t begin = 0, end, last = first + args->n;
-    for (int s = 0; s < (mapped ? source->n_segments : 1); s++, begin = end) {
-        end = mapped ? begin + lt_segment_rows(&source->segments[s], source->cols) : source->rows;
-        size_t low = begin > first ? begin : first, high = end < last ? end : last;
-        if (low >= high) continue;
-        gemm_args a = *args;
-        a.n = u32(high - low);
-        const lt_gpu_ref buffers[] = {
-            operands[0],
-            lt_gpu_at(mapped ? w->pieces[s] : w->ref, (low - begin) * source->cols * lt_gpu_type_size(w->type)),
-            a.has_bias ? lt_gpu_at(operands[2], (low - first) * sizeof(float)) : operands[2],
-            a.has_residual ? lt_gpu_at(operands[3], (low - first) * lt_gpu_type_size((lt_gpu_type)a.residual_type)) : operands[3],
-            lt_gpu_at(operands[4], (low - first) * lt_gpu_type_size((lt_gpu_type)a.y_type)),
-        };
-        LT_TRY(launch(r, kernel, buffers, 5, &a, sizeof a, lt_gpu_ceil(a.m, tile), lt_gpu_ceil(a.n, 64), 256));
-    }
-    return LATTICE_OK;
-}
-
-/* y = act(x Wᵀ + b) + residual by the template's own kernels. */
-static lattice_status own_product(const run *r, const lt_op *op, size_t m, view x, view y, const view *residual)
-{
-    const lt_gpu_weight *w = &r->p->weights[op->weight[0]];
-    size_t n = r->plan->values[op->out[0]].width, k = r->plan->weights[op->weight[0]].cols;
-    lt_gpu_kernel kernel = m <= 8 ? LT_GPU_gemm_r8 : m <= 64 ? LT_GPU_gemm_r16 : LT_GPU_gemm_r32;
-    size_t rows = m <= 8 ? 8 : m <= 64 ? 16 : 32;
-    gemm_args a = {
-        .m = u32(m),
-        .n = u32(n),
-        .k = u32(k),
-        .ld_x = u32(x.ld),
-        .ld_residual = residual ? u32(residual->ld) : 0,
-        .ld_y = u32(y.ld),
-        .x_type = x.type,
-        .w_type = w->type,
-        .residual_type = residual ? residual->type : 0,
-        .y_type = y.type,
-        .has_bias = op->weight[1] != LT_NONE,
-        .has_residual = residual && !op->glu,
-        .activation = op->activation,
-    };
-    lt_gpu_ref buffers[] = { x.ref, w->ref, weight_ref(r, op->weight[1]), residual ? residual->ref : x.ref, y.ref };
-    LT_TRY(product_of_rows(r, op, kernel, rows, buffers, &a, 0));
-    if (!op->glu) return LATTICE_OK;
-    /* The gate's half has written y; up's half multiplies it. */
-    a.activation = LT_ACT_NONE;
-    a.has_gate = 1;
-    a.has_residual = residual != NULL;
-    return product_of_rows(r, op, kernel, rows, buffers, &a, n);
-}
-
-/* W as x's type has it: where it lies, or converted into scratch. */
-static lattice_status product_weight(const run *r, const lt_op *op, lt_gpu_type type, lt_gpu_ref *ref)
-{
-    const lt_gpu_weight *w = &r->p->weights[op->weight[0]];
-    const lt_weight *source = &r->plan->weights[op->weight[0]];
-    *ref = w->ref;
-    if (w->type == type) return LATTICE_OK;
-    *ref = scratch(r, r->weight_offset);
-    return convert_rows(r, (view){ w->ref, source->cols, w->type }, NULL, (view){ *ref, source->cols, type }, source->rows,
-                        source->cols);
-}
-
-/* The same by the device's library, where that has it; *done says. */
-static lattice_status library_product(const run *r, const lt_op *op, size_t m, view x, view y, const view *residual, bool *done)
-{
-    lt_gpu_device *d = r->device;
-    const lt_weight *source = &r->plan->weights[op->weight[0]];
-    size_t width = r->plan->values[op->out[0]].width;
-    *done = false;
-    if (!d->multiply || m <= 8 || (op->glu && residual)) return LATTICE_OK;
-    bool plain = op->weight[1] == LT_NONE && op->activation == LT_ACT_NONE && !op->glu;
-    bool joins = residual && plain && residual->type == y.type;
-    view to = op->glu ? (view){ scratch(r, r->glu_offset), lt_gpu_round(2 * width, 16), y.type } : y;
-    lt_gpu_product product = {
-        .m = m,
-        .n = source->rows,
-        .k = source->cols,
-        .x = x.ref,
-        .w = r->p->weights[op->weight[0]].ref,
-        .y = to.ref,
-        .residual = joins ? residual->ref : (lt_gpu_ref){ NULL, 0 },
-        .ld_x = x.ld,
-        .ld_y = to.ld,
-        .ld_residual = joins ? residual->ld : 0,
-        .type = x.type,
-        .y_type = to.type,
-    };
-    if (!d->multiplies(d, &product)) return LATTICE_OK;
-    *done = true;
-    LT_TRY(product_weight(r, op, x.type, &product.w));
-    LT_TRY(d->multiply(d, &product, r->err));
-    if (op->glu) {
-        glu_args a = { .rows = u32(m),
-                       .width = u32(width),
-                       .ld_x = u32(to.ld),
-                       .ld_y = u32(y.ld),
-                       .x_type = to.type,
-                       .y_type = y.type,
-                       .activation = op->activation };
-        return LAUNCH(glu_rows, a, m, lt_gpu_ceil(width, THREADS), THREADS, to.ref, y.ref);
-    }
-    if (plain && (joins || !residual)) return LATTICE_OK;
-    activate_args a = {
-        .rows = u32(m),
-        .width = u32(width),
-        .ld_x = u32(y.ld),
-        .ld_residual = residual ? u32(residual->ld) : 0,
-        .ld_y = u32(y.ld),
-        .x_type = y.type,
-        .residual_type = residual ? residual->type : 0,
-        .y_type = y.type,
-        .has_bias = op->weight[1] != LT_NONE,
-        .has_residual = residual != NULL,
-        .activation = op->activation,
-    };
-    return LAUNCH(activate_rows, a, m, lt_gpu_ceil(width, THREADS), THREADS, y.ref, weight_ref(r, op->weight[1]),
-                  residual ? residual->ref : y.ref, y.ref);
-}
-
-/* A product of few rows in one kernel, with the norm before it (NULL: none), where the device has that; *done says. */
-static lattice_status few_rows(const run *r, const lt_op *norm, const lt_op *op, bool *done)
-{
-    lt_gpu_device *d = r->device;
-    const lt_gpu_weight *w = &r->p->weights[op->weight[0]];
-    view x = operand_view(r, norm ? &norm->in[0] : &op->in[0]), y = value_view(r, op->out[0]), residual = y;
-    bool has_residual = op->in[1].value != LT_NONE;
-    *done = false;
-    if (!d->few_rows || w->type != LT_GPU_BF16) return LATTICE_OK;
-    if (has_residual) residual = operand_view(r, &op->in[1]);
-    few_args a = {
-        .m = u32(r->rows[r->plan->values[op->out[0]].rows]),
-        .n = u32(r->plan->values[op->out[0]].width),
-        .k = u32(r->plan->weights[op->weight[0]].cols),
-        .ld_x = u32(x.ld),
-        .ld_residual = u32(residual.ld),
-        .ld_y = u32(y.ld),
-        .x_type = x.type,
-        .residual_type = residual.type,
-        .y_type = y.type,
-        .has_norm = norm != NULL,
-        .has_glu = op->glu,
-        .has_bias = op->weight[1] != LT_NONE,
-        .has_residual = has_residual,
-        .activation = op->activation,
-        .eps = norm ? norm->eps : 0,
-    };
-    lt_gpu_launch l = {
-        .buffers = { x.ref, w->ref, weight_ref(r, op->weight[1]), weight_ref(r, norm ? norm->weight[0] : LT_NONE), residual.ref,
-                     y.ref },
-        .n_buffers = 6,
-        .args = &a,
-        .args_size = sizeof a,
-    };
-    if (!d->few_rows(r->p->own, &l)) return LATTICE_OK;
-    *done = true;
-    return d->launch(d, &l, r->err);
-}
-
-static lattice_status linear(const run *r, const lt_op *op)
-{
-    view x = operand_view(r, &op->in[0]), y = value_view(r, op->out[0]), residual = y;
-    bool has_residual = op->in[1].value != LT_NONE, done;
-    if (has_residual) residual = operand_view(r, &op->in[1]);
-    size_t m = r->rows[r->plan->values[op->out[0]].rows];
-    if (m == 0) return LATTICE_OK;
-    LT_TRY(few_rows(r, NULL, op, &done));
-    if (done) return LATTICE_OK;
-    LT_TRY(library_product(r, op, m, x, y, has_residual ? &residual : NULL, &done));
-    return done ? LATTICE_OK : own_product(r, op, m, x, y, has_residual ? &residual : NULL);
 }
 
 /* ------------------------------------------------------------------ attention */
@@ -513,7 +265,7 @@ static lattice_status select_rows(const run *r, const lt_op *op)
 {
     view x = operand_view(r, &op->in[0]), y = value_view(r, op->out[0]);
     lt_gpu_ref index = table(r, r->at.out_rows);
-    return convert_rows(r, x, &index, y, r->rows[LT_ROWS_OUT], r->plan->values[op->out[0]].width);
+    return lt_gpu_convert_rows(r, x, &index, y, r->rows[LT_ROWS_OUT], r->plan->values[op->out[0]].width);
 }
 
 /* Straight into the dense result: pooling ends its tail. */
@@ -532,7 +284,7 @@ static lattice_status run_op(const run *r, const lt_op *op)
     switch (op->code) {
     case LT_OP_EMBED: return embed(r, op);
     case LT_OP_ADD_NORM: return add_norm(r, op);
-    case LT_OP_LINEAR: return linear(r, op);
+    case LT_OP_LINEAR: return lt_gpu_linear(r, op);
     case LT_OP_QK_NORM_ROPE: return qk_norm_rope(r, op);
     case LT_OP_ATTENTION: return attention(r, op);
     case LT_OP_CONV: return convolve(r, op);
@@ -553,7 +305,7 @@ static lattice_status download_trace(const run *r, const lt_op *op)
     void *memory;
     LT_TRY(r->device->allocate(r->device, size, &memory, r->err));
     view dense = { { memory, 0 }, width, LT_GPU_F32 };
-    lattice_status status = convert_rows(r, value_view(r, op->out[0]), NULL, dense, rows, width);
+    lattice_status status = lt_gpu_convert_rows(r, value_view(r, op->out[0]), NULL, dense, rows, width);
     if (status == LATTICE_OK)
         status =
             r->device->download(r->device, r->batch->trace + (size_t)(op->trace - 1) * rows * width, dense.ref, size, r->err);
@@ -690,8 +442,7 @@ static lattice_status place_workspace(run *r, size_t result_rows)
     for (int c = 0; c < 3; c++) fits = fits && add_region(&end, r->rows[c], p->row_bytes[c], &r->class_offset[c]);
     fits = fits && add_region(&end, most, p->device->multiply ? p->glu_bytes : 0, &r->glu_offset);
     fits = fits && add_region(&end, r->rows[LT_ROWS_TOKENS], p->delta_floats * sizeof(float), &r->delta_offset);
-    bool converts = p->device->multiply && p->compute == LATTICE_COMPUTE_F32;
-    fits = fits && add_region(&end, 1, converts ? p->scratch_weight_bytes : 0, &r->weight_offset);
+    fits = fits && add_region(&end, 1, p->device->multiply ? p->scratch_weight_bytes : 0, &r->weight_offset);
     fits = fits && add_region(&end, result_rows, r->result_width * sizeof(float), &r->result_offset);
     if (!fits) return lt_no_memory(r->err, SIZE_MAX, "the workspace");
     if (end <= p->workspace_bytes) return LATTICE_OK;
@@ -713,7 +464,7 @@ static lattice_status run_range(const run *r, size_t begin, size_t end, const lt
             return lt_fail(r->err, LATTICE_ERR_DEVICE, "%s: op %zu (%s) failed: injected fault", r->device->driver, i,
                            lt_op_name(op->code));
         bool hooked = hooks && (hooks->profile || hooks->fail_at_op > 0), done = false;
-        if (r->p->joins_next[i] && !hooked && !r->batch->trace) LT_TRY(few_rows(r, op, &r->plan->ops[i + 1], &done));
+        if (r->p->joins_next[i] && !hooked && !r->batch->trace) LT_TRY(lt_gpu_few_rows(r, op, &r->plan->ops[i + 1], &done));
         if (done) { /* the product behind it, too */
             i++;
             continue;
@@ -811,7 +562,7 @@ static lattice_status download_result(const run *r, int result, bool pooled, flo
         if (v.type == LT_GPU_F32 && (v.ld == width || rows == 1))
             from = v.ref;
         else
-            LT_TRY(convert_rows(r, v, NULL, (view){ from, width, LT_GPU_F32 }, rows, width));
+            LT_TRY(lt_gpu_convert_rows(r, v, NULL, (view){ from, width, LT_GPU_F32 }, rows, width));
     }
     return r->device->download(r->device, out, from, rows * width * sizeof(float), r->err);
 }

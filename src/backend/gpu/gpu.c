@@ -46,8 +46,9 @@ static lattice_compute choose_compute(const lt_plan *plan, lattice_compute wante
 {
     if (wanted != LATTICE_COMPUTE_AUTO) return wanted;
     for (size_t i = 0; i < plan->n_ops; i++) {
-        if (plan->ops[i].code == LT_OP_LINEAR && plan->weights[plan->ops[i].weight[0]].dtype != LT_BF16)
-            return LATTICE_COMPUTE_F32;
+        if (plan->ops[i].code != LT_OP_LINEAR) continue;
+        lt_dtype dtype = plan->weights[plan->ops[i].weight[0]].dtype;
+        if (dtype != LT_BF16 && dtype != LT_Q8_0) return LATTICE_COMPUTE_F32;
     }
     return LATTICE_COMPUTE_BF16;
 }

@@ -22,7 +22,7 @@ lattice_status lt_gpu_select(lattice_runtime *runtime, const char *name, lt_gpu_
 lattice_status lt_gpu_check_name(const lattice_runtime *runtime, const char *name, lattice_error *err);
 
 /* A backend on a device, which it owns from then on, also after a failure. compute: F32; BF16: products in bfloat16; AUTO: BF16
- * where every matrix is stored so. */
+ * where every matrix is stored so or in Q8_0. */
 lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *device, lattice_compute compute,
                                      lt_backend **backend, lattice_error *err);
 
@@ -43,6 +43,13 @@ enum { LT_GPU_MAX_OWN = 16 };
     X(gemm_r8)                                                                                                                   \
     X(gemm_r16)                                                                                                                  \
     X(gemm_r32)                                                                                                                  \
+    X(unpack_q8)                                                                                                                 \
+    X(few_rows_1)                                                                                                                \
+    X(few_rows_4)                                                                                                                \
+    X(few_rows_8)                                                                                                                \
+    X(few_rows_q8_1)                                                                                                             \
+    X(few_rows_q8_4)                                                                                                             \
+    X(few_rows_q8_8)                                                                                                             \
     X(fused_attention)                                                                                                           \
     X(append_rows)                                                                                                               \
     X(fused_qk_norm_rope)                                                                                                        \
@@ -109,7 +116,7 @@ struct lt_program {
     lt_gpu_place *places;           /* [plan->n_values] */
     size_t row_bytes[3];            /* of the workspace, by lt_rows */
     size_t glu_bytes, delta_floats; /* scratch a token: of gated products, of the delta rule */
-    size_t scratch_weight_bytes;    /* the largest matrix in float32, for products whose W a library does not take as stored */
+    size_t scratch_weight_bytes;    /* for products whose W a library does not take as stored */
     void *workspace;
     size_t workspace_bytes;
     void *tables; /* of the batch */

@@ -1,7 +1,10 @@
 /* What a launch is told besides its buffers: one struct of 4-byte numbers a kernel. This file is read by the host's compiler and is
  * the beginning of the template, so that both sides agree. Leading dimensions (ld_) and strides count numbers, not bytes. */
 
-typedef struct { uint width, ld, position_offset, has_position, has_type, typed, word_type, position_type, type_type, out_type; } embed_args;
+typedef struct {
+    uint width, ld, position_offset, has_position, has_type, typed, word_type, position_type, type_type, out_type;
+    uint word_rows, position_rows, type_rows;
+} embed_args;
 
 typedef struct {
     uint rows, width, ld_x, ld_residual, ld_y, ld_sum, x_type, residual_type, y_type, sum_type;
@@ -22,7 +25,10 @@ typedef struct { uint width, ld, type, pooling, out_width; } pool_args;
 typedef struct {
     uint m, n, k, ld_x, ld_residual, ld_y, x_type, w_type, residual_type, y_type;
     uint has_bias, has_residual, has_gate, activation;
+    uint w_row, w_rows; /* the product's first row of W, and those that W has */
 } gemm_args;
+
+typedef struct { uint rows, cols, w_row, w_rows, y_type; } unpack_args;
 
 typedef struct {
     uint n_heads, ld_q, ld_k, ld_v, ld_o, q_stride, k_stride, v_stride, o_stride, q_type, kv_type, o_type, causal, paged;
@@ -41,9 +47,11 @@ typedef struct {
     uint memory_size, offset, stateful;
 } delta_args;
 
-/* A product of few rows with what surrounds it, of devices that have a kernel for it. */
+/* A product of few rows with what surrounds it. */
 typedef struct {
     uint m, n, k, ld_x, ld_residual, ld_y, x_type, residual_type, y_type;
     uint has_norm, has_glu, has_bias, has_residual, activation;
+    uint split;                 /* simdgroups that share a row of W */
+    uint w_row, up_row, w_rows; /* Q8_0: first rows of gate and up, and those that either matrix has */
     float eps;
 } few_args;

@@ -7,13 +7,26 @@ typedef unsigned long long ulong;
 #define K_FUNC static __device__ __forceinline__
 #define K_DEVICE
 #define K_TG
+#define K_THREAD
+#define K_UNROLL _Pragma("unroll")
 #define K_SHARED __shared__
 #define K_IN(T, name, n) const T *name
 #define K_OUT(T, name, n) T *name
 #define K_ARGS(T, name, n) const T name
 #define K_REF(T, name) const T &name
 #define K_BUILTINS
-#define K_ENTER                                                                    \
+/* A launch may begin while the one before it still runs: it says so to the launch behind it, and waits before it reads or writes
+ * what other launches do. */
+#if __CUDA_ARCH__ >= 900
+#define K_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define K_ADMIT_NEXT() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#else
+#define K_WAIT()
+#define K_ADMIT_NEXT()
+#endif
+#define K_ENTER K_ENTER_EARLY K_WAIT();
+#define K_ENTER_EARLY                                                              \
+    K_ADMIT_NEXT();                                                                \
     const uint3 k_group = make_uint3(blockIdx.x, blockIdx.y, blockIdx.z);          \
     const uint k_tid = threadIdx.x, k_lane = k_tid & 31u, k_simd = k_tid >> 5u;    \
     const uint k_simds = blockDim.x >> 5u;                                         \
@@ -33,3 +46,4 @@ K_FUNC float k_max(float a, float b) { return fmaxf(a, b); }
 K_FUNC uint k_min_uint(uint a, uint b) { return a < b ? a : b; }
 K_FUNC float k_simd_sum(float x) { for (int o = 16; o > 0; o >>= 1) x += __shfl_xor_sync(0xffffffffu, x, o); return x; }
 K_FUNC float k_simd_max(float x) { for (int o = 16; o > 0; o >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o)); return x; }
+K_FUNC float k_simd_xor(float x, uint mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }

@@ -5,6 +5,8 @@ using namespace metal;
 #define K_FUNC static inline
 #define K_DEVICE device
 #define K_TG threadgroup
+#define K_THREAD thread
+#define K_UNROLL
 #define K_SHARED threadgroup
 #define K_IN(T, name, n) device const T *name [[buffer(n)]]
 #define K_OUT(T, name, n) device T *name [[buffer(n)]]
@@ -15,6 +17,8 @@ using namespace metal;
     uint k_lane [[thread_index_in_simdgroup]], uint k_simd [[simdgroup_index_in_threadgroup]],           \
     uint k_simds [[simdgroups_per_threadgroup]]
 #define K_ENTER
+#define K_ENTER_EARLY
+#define K_WAIT()
 #define k_threads (k_simds * 32u)
 #define K_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define K_SIMD_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
@@ -30,3 +34,4 @@ K_FUNC float k_max(float a, float b) { return max(a, b); }
 K_FUNC uint k_min_uint(uint a, uint b) { return min(a, b); }
 K_FUNC float k_simd_sum(float x) { return simd_sum(x); }
 K_FUNC float k_simd_max(float x) { return simd_max(x); }
+K_FUNC float k_simd_xor(float x, uint mask) { return simd_shuffle_xor(x, ushort(mask)); }
