@@ -388,6 +388,7 @@ typedef struct lattice_rerank_options {
     bool raw;                /* scores are logits: of each label; of a reranker, that of "yes" less that of "no" */
     bool literal;            /* classifiers: recognise no special tokens in the texts. A reranker never recognises them there */
     bool truncate;           /* default true; false: a longer pair is LATTICE_ERR_TOO_LONG */
+    bool truncate_left;      /* what is cut loses its beginning; of a reranker's prompt, the document does */
     size_t max_length;       /* tokens of a pair, specials and prompt counted; 0: the model's */
     size_t batch_tokens;     /* 0: the model's; larger than the model's is an error */
     /* Called between batches with documents done so far; returning false cancels (LATTICE_ERR_CANCELLED). NULL: none. */
@@ -405,7 +406,7 @@ LATTICE_API lattice_rerank_options lattice_rerank_options_default(void);
  *   several labels   scores = softmax(logits)
  *   reranker         score = softmax(logits of "no", "yes"), the part of "yes"
  * A pair over max_length is cut: for a classifier longest first, as Hugging Face tokenizers does it; for a reranker the end of
- * instruction, query and document, so that the prompt's own words stay whole. A score does not depend on the other documents,
+ * instruction, query and document, so that the prompt's own words stay whole, or with truncate_left the document's beginning. A score does not depend on the other documents,
  * bit for bit on one build and instruction set. A score that is not finite is LATTICE_ERR_NOT_FINITE naming model and document.
  * usage->n_tokens counts what was computed: a reranker's prompt and query once for all documents; text_tokens each whole pair.
  * A model without such a head is LATTICE_ERR_UNSUPPORTED. Safe from several threads. */

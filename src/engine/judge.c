@@ -86,23 +86,41 @@ static lattice_status encode_prompt(lt_rerank *job, lattice_error *err)
                                                                    : lt_no_memory(err, job->tokens.n * 4, "token ids");
 }
 
+/* Ids that the middle has in common with that of an empty document. A token may reach over the end of the query into the
+ * document: then there are fewer. */
+static size_t common_with_base(const lt_judge *judge, const lt_tokens *middle)
+{
+    size_t most = judge->n_base - judge->n_prefix, common = 0;
+    if (most > middle->n) most = middle->n;
+    while (common < most && middle->ids[common] == judge->base[judge->n_prefix + common]) common++;
+    return common;
+}
+
+/* Leaves the document's end, as far as there is room behind instruction and query. */
+static void cut_beginning(const lt_judge *judge, lt_tokens *middle)
+{
+    if (middle->n <= judge->room) return;
+    size_t kept = common_with_base(judge, middle), rest = judge->room - kept;
+    memmove(middle->ids + kept, middle->ids + middle->n - rest, rest * sizeof *middle->ids);
+    middle->n = judge->room;
+    middle->truncated = true;
+}
+
 lattice_status lt_judge_add(lt_rerank *job, lt_window *window, size_t i, lattice_error *err)
 {
     lt_judge *judge = &job->judge;
     lt_tokens *middle = &job->tokens;
     lt_str document = { job->documents[i].data ? job->documents[i].data : "", job->documents[i].length };
-    lattice_status status = encode_middle(job, document, job->options->truncate ? judge->room : SIZE_MAX, err);
-    if (status != LATTICE_OK) return status;
+    bool cuts_end = job->options->truncate && !job->options->truncate_left;
+    LT_TRY(encode_middle(job, document, cuts_end ? judge->room : SIZE_MAX, err));
+    if (job->options->truncate && !cuts_end) cut_beginning(judge, middle);
     if (middle->n > judge->room)
         return lt_fail(err, LATTICE_ERR_TOO_LONG,
                        "document %zu, its query and the prompt have %zu tokens, more than the limit of %zu", i,
                        middle->n + (job->max_length - judge->room), job->max_length);
     window->n_truncated += middle->truncated;
 
-    /* A token may reach over the end of the query into the document: then there is less in common. */
-    size_t most = judge->n_base - judge->n_prefix, common = 0;
-    if (most > middle->n) most = middle->n;
-    while (common < most && middle->ids[common] == judge->base[judge->n_prefix + common]) common++;
+    size_t common = common_with_base(judge, middle);
     size_t past = (judge->n_prefix + common) / LT_BLOCK_ROWS * LT_BLOCK_ROWS;
     if (past > judge->shared) past = judge->shared;
 

@@ -44,6 +44,7 @@ static lattice_status add_pair(lt_rerank *job, lt_window *window, size_t i, latt
     lt_encode_options encode = { .add_special = true,
                                  .literal = job->options->literal,
                                  .max_length = job->options->truncate ? job->max_length : 0,
+                                 .truncate_left = job->options->truncate_left,
                                  .no_spans = true };
     lt_tokens *tokens = &job->tokens;
     LT_TRY(lt_tokenizer_encode(lt_tokenizer_of(job->model->tokenizer), job->scratch, job->query,

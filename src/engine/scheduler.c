@@ -290,11 +290,14 @@ static void end_turn(lt_scheduler *s, lt_turn *turn)
 
 lattice_status lt_scheduler_begin_turn(lt_scheduler *s, lt_turn *turn, lattice_error *err)
 {
-    turn->status = LATTICE_OK;
-    turn->submitted = lt_clock_seconds();
-    turn->started = turn->seconds = 0;
-    turn->was_appended = false;
-    size_t n_tokens = lattice_generator_pending(turn->generator);
+    size_t n_tokens = 0;
+    for (lt_turn *t = turn; t; t = t->also) {
+        t->status = LATTICE_OK;
+        t->submitted = lt_clock_seconds();
+        t->started = t->seconds = 0;
+        t->was_appended = false;
+        n_tokens += lattice_generator_pending(t->generator);
+    }
     lattice_status status = LATTICE_OK;
     pthread_mutex_lock(&s->lock);
     if (turn->is_cancelled || s->stop) {
@@ -302,8 +305,10 @@ lattice_status lt_scheduler_begin_turn(lt_scheduler *s, lt_turn *turn, lattice_e
     } else if (!has_room(s, n_tokens)) {
         status = refuse(s, n_tokens, err);
     } else {
-        turn->is_submitted = true;
-        lt_turns_add(&s->turns, turn);
+        for (lt_turn *t = turn; t; t = t->also) {
+            t->is_submitted = true;
+            lt_turns_add(&s->turns, t);
+        }
         pthread_cond_broadcast(&s->wake);
     }
     pthread_mutex_unlock(&s->lock);
@@ -325,7 +330,8 @@ static void cancel_turn(lt_scheduler *s, lt_turn *turn)
 void lt_scheduler_cancel_turn(lt_scheduler *s, lt_turn *turn)
 {
     pthread_mutex_lock(&s->lock);
-    if (!turn->is_cancelled) {
+    for (; turn; turn = turn->also) {
+        if (turn->is_cancelled) continue;
         turn->is_cancelled = true;
         if (turn->is_submitted) cancel_turn(s, turn);
     }

@@ -79,9 +79,10 @@ lattice_status lt_scheduler_submit(lt_scheduler *scheduler, lt_job *job, lattice
  * fail. The job must not have been freed; after done() has begun nothing happens. */
 void lt_scheduler_cancel(lt_scheduler *scheduler, lt_job *job);
 
-/* Starts a turn (turns.h); the same errors. Its tokens count as waiting until it is active. */
+/* Starts a turn (turns.h) and those chained to it, all or none; the same errors. Their tokens count as waiting until they are
+ * active. */
 lattice_status lt_scheduler_begin_turn(lt_scheduler *scheduler, lt_turn *turn, lattice_error *err);
-/* As lt_scheduler_cancel: the turn ends within one token, its generation as LATTICE_FINISH_CANCELLED. */
+/* As lt_scheduler_cancel, the whole chain: a turn ends within one token, its generation as LATTICE_FINISH_CANCELLED. */
 void lt_scheduler_cancel_turn(lt_scheduler *scheduler, lt_turn *turn);
 
 /* Would a job of so many tokens be admitted now? */

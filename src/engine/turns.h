@@ -19,6 +19,8 @@ struct lt_turn {
     lattice_session *session;
     lattice_generator *generator;
     double deadline; /* lt_clock_seconds; 0: none */
+    /* Begun and cancelled together with this one, and so on; NULL: none. All of a chain live until the last is done. */
+    lt_turn *also;
     /* Called once between two runs, when the generator's prompt is appended whole; it may put another generator in its place.
      * NULL: none. */
     lattice_status (*appended)(lt_turn *turn, lattice_error *err);

@@ -9,18 +9,17 @@
 
 /* ------------------------------------------------------------------ POST /v1/rerank, /v2/rerank, /rerank */
 
+static lattice_status read_document_member(lt_json *json, void *inputs, lt_str key)
+{
+    return lt_str_is(key, "text") ? lt_read_text(json, inputs) : lt_json_skip(json);
+}
+
 /* A text, or an object with the member "text". */
 static lattice_status read_document(lt_json *json, lt_inputs *inputs)
 {
     if (lt_json_peek(json) != LT_JSON_OBJECT) return lt_read_text(json, inputs);
     size_t before = inputs->n;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) break;
-        LT_TRY(lt_str_is(key, "text") ? lt_read_text(json, inputs) : lt_json_skip(json));
-    }
+    LT_TRY(lt_read_members(json, read_document_member, inputs));
     return inputs->n == before ? lt_json_fail(json, "a document without 'text'") : LATTICE_OK;
 }
 
@@ -83,38 +82,38 @@ static lattice_status read_top_n(lt_json *json, size_t *top_n)
     return LATTICE_OK;
 }
 
+typedef struct rerank_body {
+    lt_scoring *scoring;
+    bool has_texts, has_documents;
+} rerank_body;
+
+static lattice_status read_rerank_member(lt_json *json, void *request, lt_str key)
+{
+    rerank_body *body = request;
+    lt_scoring *s = body->scoring;
+    body->has_texts = body->has_texts || lt_str_is(key, "texts");
+    body->has_documents = body->has_documents || lt_str_is(key, "documents");
+    if (body->has_texts && body->has_documents) {
+        LT_TRY(lt_json_skip(json));
+        return lt_json_fail(json, "'texts' and 'documents' in one request");
+    }
+    if (lt_str_is(key, "query")) {
+        s->has_query = true;
+        return lt_read_string(json, &s->inputs, &s->query);
+    }
+    if (lt_str_is(key, "documents")) return read_documents(json, s);
+    if (lt_str_is(key, "top_n")) return read_top_n(json, &s->top_n);
+    if (lt_str_is(key, "return_documents")) return lt_read_bool(json, &s->return_texts);
+    if (lt_str_is(key, "model")) return lt_read_name(json, &s->inputs, &s->model_name);
+    if (lt_str_is(key, "instruction")) return lt_read_name(json, &s->inputs, &s->options.instruction);
+    return lt_read_tei_rerank_member(json, s, key);
+}
+
 lattice_status lt_read_rerank(lt_json *json, void *request)
 {
-    lt_scoring *s = request;
-    bool has_texts = false, has_documents = false;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return lt_json_end(json);
-        has_texts = has_texts || lt_str_is(key, "texts");
-        has_documents = has_documents || lt_str_is(key, "documents");
-        if (has_texts && has_documents) {
-            LT_TRY(lt_json_skip(json));
-            return lt_json_fail(json, "'texts' and 'documents' in one request");
-        }
-        if (lt_str_is(key, "query")) {
-            LT_TRY(lt_read_string(json, &s->inputs, &s->query));
-            s->has_query = true;
-        } else if (lt_str_is(key, "documents")) {
-            LT_TRY(read_documents(json, s));
-        } else if (lt_str_is(key, "top_n")) {
-            LT_TRY(read_top_n(json, &s->top_n));
-        } else if (lt_str_is(key, "return_documents")) {
-            LT_TRY(lt_read_bool(json, &s->return_texts));
-        } else if (lt_str_is(key, "model")) {
-            LT_TRY(lt_read_name(json, &s->inputs, &s->model_name));
-        } else if (lt_str_is(key, "instruction")) {
-            LT_TRY(lt_read_name(json, &s->inputs, &s->options.instruction));
-        } else {
-            LT_TRY(lt_read_tei_rerank_member(json, s, key));
-        }
-    }
+    rerank_body body = { .scoring = request };
+    LT_TRY(lt_read_members(json, read_rerank_member, &body));
+    return lt_json_end(json);
 }
 
 void lt_rerank_route(lt_exchange *ex)
@@ -176,26 +175,22 @@ static lattice_status read_truncate(lt_json *json, lt_embedding *e)
     return LATTICE_OK;
 }
 
+static lattice_status read_content(lt_json *json, void *inputs, lt_str key)
+{
+    if (!lt_str_is(key, "content")) return lt_json_skip(json);
+    LT_TRY(lt_json_begin_array(json));
+    for (bool more;;) {
+        LT_TRY(lt_json_next_element(json, &more));
+        if (!more) return LATTICE_OK;
+        LT_TRY(read_document(json, inputs));
+    }
+}
+
 /* {"content": [{"type": "text", "text": …}]}: its text; other content is refused. */
 static lattice_status read_input(lt_json *json, lt_embedding *e)
 {
     size_t before = e->inputs.n;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) break;
-        if (!lt_str_is(key, "content")) {
-            LT_TRY(lt_json_skip(json));
-            continue;
-        }
-        LT_TRY(lt_json_begin_array(json));
-        for (;;) {
-            LT_TRY(lt_json_next_element(json, &more));
-            if (!more) break;
-            LT_TRY(read_document(json, &e->inputs));
-        }
-    }
+    LT_TRY(lt_read_members(json, read_content, &e->inputs));
     return e->inputs.n == before + 1 ? LATTICE_OK : lt_json_fail(json, "an item of 'inputs' must have one text as its content");
 }
 

@@ -41,7 +41,7 @@ struct lt_exchange {
     atomic_bool gone;        /* the client has left, or time is up */
     atomic_bool expired;     /* it is the time */
     _Atomic(lt_job *) job;   /* the job that lt_exchange_submit queued */
-    _Atomic(lt_turn *) turn; /* or the turn that lt_exchange_begin_turn started */
+    _Atomic(lt_turn *) turn; /* or the turns that lt_exchange_begin_turn started */
     lt_post post;
 
     /* The answer. */
@@ -66,7 +66,7 @@ struct lt_exchange {
     bool is_queued;    /* in the list of exchanges that the loop shall look at */
 
     bool is_suspended, is_watched;
-    bool is_counted; /* in the metrics */
+    bool is_counted;     /* in the metrics */
     size_t counted_body; /* bytes of the body in the server's sum */
     lt_exchange *next_done;
 };
@@ -119,7 +119,7 @@ void lt_exchange_finish(lt_exchange *exchange);
  */
 bool lt_exchange_submit(lt_exchange *exchange, lt_job *job);
 
-/* Starts a turn, as a stream of events or not. false: as above. */
+/* Starts a turn and those chained to it, as a stream of events or not. false: as above. */
 bool lt_exchange_begin_turn(lt_exchange *exchange, lt_turn *turn, bool stream);
 /* Of a stream: sends "data: TEXT" and an empty line; after the last event the exchange is the loop's. */
 void lt_exchange_write_event(lt_exchange *exchange, lt_str text);

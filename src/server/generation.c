@@ -16,14 +16,18 @@ static void text_request_free(void *opaque)
 {
     lt_text_request *r = opaque;
     const lattice_allocator *mem = r->exchange->server->mem;
-    lattice_generator_free(r->generator);
-    lattice_session_free(r->session);
-    lattice_encoding_free(&r->ids);
+    for (size_t i = 0; i < r->n_choices; i++) {
+        lt_choice *c = &r->choices[i];
+        lattice_generator_free(c->generator);
+        lattice_session_free(c->session);
+        lattice_encoding_free(&c->ids);
+        lt_free(mem, c->entries);
+        lt_free(mem, c->tops);
+    }
+    lt_free(mem, r->choices);
     lt_inputs_free(&r->inputs);
     lt_free(mem, r->messages);
     lt_free(mem, r->stop);
-    lt_free(mem, r->entries);
-    lt_free(mem, r->tops);
     lt_free(mem, r);
 }
 
@@ -86,16 +90,16 @@ static lattice_status read_stop(lt_json *json, lt_text_request *r)
     }
 }
 
+static lattice_status read_stream_option(lt_json *json, void *request, lt_str key)
+{
+    lt_text_request *r = request;
+    return lt_str_is(key, "include_usage") ? lt_read_bool(json, &r->include_usage) : lt_json_skip(json);
+}
+
 static lattice_status read_stream_options(lt_json *json, lt_text_request *r)
 {
     if (lt_json_peek(json) == LT_JSON_NULL) return lt_json_null(json);
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) return LATTICE_OK;
-        LT_TRY(lt_str_is(key, "include_usage") ? lt_read_bool(json, &r->include_usage) : lt_json_skip(json));
-    }
+    return lt_read_members(json, read_stream_option, r);
 }
 
 static lattice_status read_seed(lt_json *json, lt_text_request *r)
@@ -159,67 +163,97 @@ lattice_status lt_read_text_option(lt_json *json, lt_text_request *r, lt_str key
 
 static bool on_text(void *user, const char *text, size_t length)
 {
-    lt_text_request *r = user;
-    if (r->stream) r->write_text(r, (lt_str){ text, length });
+    lt_choice *c = user;
+    lt_text_request *r = c->request;
+    if (r->stream) r->write_text(c, (lt_str){ text, length });
     return !atomic_load(&r->exchange->gone);
 }
 
 static bool on_token(void *user, const lattice_token *token)
 {
-    lt_text_request *r = user;
+    lt_choice *c = user;
+    const lt_text_request *r = c->request;
     const lattice_allocator *mem = r->exchange->server->mem;
-    r->n_new++;
+    c->n_new++;
     if (!r->logprobs) return true;
-    if (!LT_GROW(mem, r->entries, r->entries_capacity, r->n_entries + 1) ||
-        (r->top_logprobs > 0 && !LT_GROW(mem, r->tops, r->tops_capacity, (r->n_entries + 1) * r->top_logprobs))) {
-        r->failed = true;
+    if (!LT_GROW(mem, c->entries, c->entries_capacity, c->n_entries + 1) ||
+        (r->top_logprobs > 0 && !LT_GROW(mem, c->tops, c->tops_capacity, (c->n_entries + 1) * r->top_logprobs))) {
+        c->failed = true;
         return false;
     }
-    r->entries[r->n_entries] = (lt_token_entry){ token->id, token->logprob };
-    for (size_t i = 0; i < r->top_logprobs; i++) r->tops[r->n_entries * r->top_logprobs + i] = token->top[i];
-    r->n_entries++;
+    c->entries[c->n_entries] = (lt_token_entry){ token->id, token->logprob };
+    for (size_t i = 0; i < r->top_logprobs; i++) c->tops[c->n_entries * r->top_logprobs + i] = token->top[i];
+    c->n_entries++;
     return true;
 }
 
-static void on_done(lt_turn *turn)
+static void write_stream_error(const lt_text_request *r, const lattice_error *err)
 {
-    lt_text_request *r = (lt_text_request *)(void *)((char *)turn - offsetof(lt_text_request, turn));
+    lt_buf text;
+    lt_buf_init(&text, r->exchange->server->mem);
+    lt_write_status(r->exchange, err, &text);
+    lt_exchange_write_event(r->exchange, lt_buf_str(&text));
+    lt_buf_free(&text);
+}
+
+/* The last choice is done: the answer goes out. */
+static void finish(lt_text_request *r)
+{
     lt_exchange *ex = r->exchange;
-    r->result = lattice_generator_result(r->generator);
-    ex->queue_seconds = turn->started > 0 ? turn->started - turn->submitted : 0;
-    ex->inference_seconds = turn->seconds;
-    ex->n_tokens = r->ids.n + r->n_new;
-    lattice_error err = turn->err;
-    lattice_status status = turn->status;
-    if (status == LATTICE_OK && r->failed) status = lt_no_memory(&err, 0, "tokens");
-    if (status == LATTICE_OK && r->result->finish == LATTICE_FINISH_CANCELLED)
-        status = lt_fail(&err, LATTICE_ERR_CANCELLED, "cancelled");
-    if (status == LATTICE_OK) {
-        lattice_finish finish = r->result->finish;
-        r->finish_reason = finish == LATTICE_FINISH_LENGTH || finish == LATTICE_FINISH_CONTEXT ? "length" : "stop";
-        if (r->is_chat && !r->session->model->thinks) lt_prefixes_keep(ex->server->prefixes, r->session);
-        (r->stream ? r->write_end : r->write_all)(r);
-    } else if (r->stream) {
-        lt_buf text;
-        lt_buf_init(&text, ex->server->mem);
-        lt_write_status(ex, &err, &text);
-        lt_exchange_write_event(ex, lt_buf_str(&text));
-        lt_buf_free(&text);
-    } else {
-        lt_answer_status(ex, NULL, &err);
+    const lattice_error *err = NULL; /* the first one */
+    for (size_t i = 0; i < r->n_choices; i++) {
+        const lt_choice *c = &r->choices[i];
+        double queued = c->turn.started > 0 ? c->turn.started - c->turn.submitted : 0;
+        if (queued > ex->queue_seconds) ex->queue_seconds = queued;
+        if (c->turn.seconds > ex->inference_seconds) ex->inference_seconds = c->turn.seconds;
+        ex->n_tokens += c->ids.n + c->n_new;
+        if (!err && c->err.code != LATTICE_OK) err = &c->err;
     }
     if (!r->stream) {
+        if (err)
+            lt_answer_status(ex, NULL, err);
+        else
+            r->write_all(r);
         lt_exchange_finish(ex);
         return;
     }
+    if (!err && r->include_usage) r->write_usage(r);
     lt_exchange_write_event(ex, LT_STR("[DONE]"));
     lt_exchange_end_stream(ex);
 }
 
+static lt_choice *choice_of(lt_turn *turn)
+{
+    return (lt_choice *)(void *)((char *)turn - offsetof(lt_choice, turn));
+}
+
+static void on_done(lt_turn *turn)
+{
+    lt_choice *c = choice_of(turn);
+    lt_text_request *r = c->request;
+    c->result = lattice_generator_result(c->generator);
+    c->err = turn->err;
+    c->err.code = turn->status;
+    if (turn->status == LATTICE_OK && c->failed)
+        lt_no_memory(&c->err, 0, "tokens");
+    else if (turn->status == LATTICE_OK && c->result->finish == LATTICE_FINISH_CANCELLED)
+        lt_fail(&c->err, LATTICE_ERR_CANCELLED, "cancelled");
+    if (c->err.code == LATTICE_OK) {
+        lattice_finish ended = c->result->finish;
+        c->finish_reason = ended == LATTICE_FINISH_LENGTH || ended == LATTICE_FINISH_CONTEXT ? "length" : "stop";
+        if (r->is_chat && !c->session->model->thinks) lt_prefixes_keep(r->exchange->server->prefixes, c->session);
+        if (r->stream) r->write_end(c);
+    } else if (r->stream) {
+        write_stream_error(r, &c->err);
+    }
+    if (atomic_fetch_sub(&r->n_going, 1) == 1) finish(r);
+}
+
 /* ------------------------------------------------------------------ starting */
 
-static lattice_generate_options options_of(const lt_text_request *r, const lattice_model *model)
+static lattice_generate_options options_of(lt_choice *c, const lattice_model *model)
 {
+    const lt_text_request *r = c->request;
     static atomic_uint_fast64_t counter;
     lattice_generate_options o = lattice_generate_options_default(model);
     lattice_sampling *s = &o.sampling;
@@ -241,83 +275,111 @@ static lattice_generate_options options_of(const lt_text_request *r, const latti
     o.top_logprobs = r->top_logprobs;
     o.on_text = on_text;
     o.on_token = on_token;
-    o.user = (void *)(uintptr_t)r;
+    o.user = c;
     return o;
 }
 
-/* The generator of the answer, behind the ids [begin, r->ids.n). */
-static lattice_status create_generator(lt_text_request *r, size_t begin, lattice_error *err)
+/* The generator of the answer, behind the ids [begin, c->ids.n). */
+static lattice_status create_generator(lt_choice *c, size_t begin, lattice_error *err)
 {
-    lattice_generate_options o = options_of(r, r->session->model);
-    lattice_generator_free(r->generator);
-    r->generator = NULL;
-    LT_TRY(lattice_generator_create(r->session, r->ids.ids + begin, r->ids.n - begin, &o, &r->generator, err));
-    r->turn.generator = r->generator;
+    lattice_generate_options o = options_of(c, c->session->model);
+    lattice_generator_free(c->generator);
+    c->generator = NULL;
+    LT_TRY(lattice_generator_create(c->session, c->ids.ids + begin, c->ids.n - begin, &o, &c->generator, err));
+    c->turn.generator = c->generator;
     return LATTICE_OK;
 }
 
 /* The conversation is appended up to the end of its last message. */
 static lattice_status on_appended(lt_turn *turn, lattice_error *err)
 {
-    lt_text_request *r = (lt_text_request *)(void *)((char *)turn - offsetof(lt_text_request, turn));
-    lt_prefixes_keep(r->exchange->server->prefixes, r->session);
-    return create_generator(r, r->n_base, err);
+    lt_choice *c = choice_of(turn);
+    lt_prefixes_keep(c->request->exchange->server->prefixes, c->session);
+    return create_generator(c, c->n_base, err);
 }
 
-static lattice_status encode(lt_text_request *r, lattice_model *model, lattice_error *err)
+/* As given: they go into an encoding of their own. */
+static lattice_status take_ids(lt_choice *c, lattice_model *model, lattice_error *err)
 {
+    const lt_inputs *inputs = &c->request->inputs;
+    size_t begin = c->index ? inputs->ends[c->index - 1] : 0, n = inputs->ends[c->index] - begin;
+    lattice_encode_options none = { 0 };
+    LT_TRY(lattice_encode(lattice_model_tokenizer(model), (lattice_text){ "", 0 }, NULL, &none, &c->ids, err));
+    lt_free(model->mem, c->ids.ids);
+    c->ids.n = 0;
+    c->ids.ids = lt_alloc_array(model->mem, n + 1, sizeof *c->ids.ids);
+    if (!c->ids.ids) return lt_no_memory(err, n, "token ids");
+    if (n > 0) memcpy(c->ids.ids, inputs->ids + begin, n * sizeof *c->ids.ids);
+    c->ids.n = n;
+    return LATTICE_OK;
+}
+
+static lattice_status encode(lt_choice *c, lattice_model *model, lattice_error *err)
+{
+    const lt_text_request *r = c->request;
     if (!r->is_chat) {
-        if (r->inputs.by_ids) { /* as given: they go into an encoding of their own */
-            lattice_encode_options none = { 0 };
-            LT_TRY(lattice_encode(lattice_model_tokenizer(model), (lattice_text){ "", 0 }, NULL, &none, &r->ids, err));
-            lt_free(model->mem, r->ids.ids);
-            r->ids.ids = lt_alloc_array(model->mem, r->inputs.n_ids + 1, sizeof *r->ids.ids);
-            if (!r->ids.ids) return lt_no_memory(err, r->inputs.n_ids, "token ids");
-            if (r->inputs.n_ids > 0) memcpy(r->ids.ids, r->inputs.ids, r->inputs.n_ids * sizeof *r->ids.ids);
-            r->ids.n = r->inputs.n_ids;
-            return LATTICE_OK;
-        }
+        if (r->inputs.by_ids) return take_ids(c, model, err);
         lattice_encode_options o = lattice_encode_options_default();
         o.add_special = false;
-        return lattice_encode(lattice_model_tokenizer(model), r->inputs.texts[0], NULL, &o, &r->ids, err);
+        return lattice_encode(lattice_model_tokenizer(model), r->inputs.texts[c->index], NULL, &o, &c->ids, err);
     }
     lattice_chat_options o = lattice_chat_options_default();
     o.think = r->think;
-    LT_TRY(lattice_chat_encode(model, r->messages, r->n_messages, &o, &r->ids, err));
+    LT_TRY(lattice_chat_encode(model, r->messages, r->n_messages, &o, &c->ids, err));
     o.no_prompt = true;
     lattice_encoding base;
     LT_TRY(lattice_chat_encode(model, r->messages, r->n_messages, &o, &base, err));
-    bool is_prefix = base.n > 0 && base.n < r->ids.n && memcmp(base.ids, r->ids.ids, base.n * sizeof *base.ids) == 0;
-    r->n_base = is_prefix ? base.n : 0;
+    bool is_prefix = base.n > 0 && base.n < c->ids.n && memcmp(base.ids, c->ids.ids, base.n * sizeof *base.ids) == 0;
+    c->n_base = is_prefix ? base.n : 0;
     lattice_encoding_free(&base);
     return LATTICE_OK;
 }
 
-static lattice_status prepare(lt_text_request *r, lattice_model *model, lattice_error *err)
+static lattice_status prepare(lt_choice *c, lattice_model *model, lattice_error *err)
 {
-    const lattice_generate_options options = options_of(r, model);
+    const lt_text_request *r = c->request;
+    const lattice_generate_options options = options_of(c, model);
     LT_TRY(lt_sampling_check(&options.sampling, err));
-    LT_TRY(encode(r, model, err));
-    if (r->ids.n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "the prompt has no tokens");
-    if (r->ids.n >= model->max_positions)
-        return lt_fail(err, LATTICE_ERR_TOO_LONG, "the prompt's %zu tokens leave no room for an answer in the model's %zu",
-                       r->ids.n, model->max_positions);
-    for (size_t i = 0; i < r->ids.n; i++)
-        if (r->ids.ids[i] >= model->config.vocab_size)
+    LT_TRY(encode(c, model, err));
+    if (c->ids.n == 0) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "prompt %zu has no tokens", c->index);
+    if (c->ids.n >= model->max_positions)
+        return lt_fail(err, LATTICE_ERR_TOO_LONG,
+                       "prompt %zu has %zu tokens, which leave no room for an answer in the model's %zu", c->index, c->ids.n,
+                       model->max_positions);
+    for (size_t i = 0; i < c->ids.n; i++)
+        if (c->ids.ids[i] >= model->config.vocab_size)
             return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "token id %u is outside the model's vocabulary of %zu",
-                           r->ids.ids[i], model->config.vocab_size);
+                           c->ids.ids[i], model->config.vocab_size);
     if (r->is_chat)
-        LT_TRY(lt_prefixes_find(r->exchange->server->prefixes, model, r->ids.ids, r->ids.n, &r->session, &r->n_found, err));
+        LT_TRY(lt_prefixes_find(r->exchange->server->prefixes, model, c->ids.ids, c->ids.n, &c->session, &c->n_found, err));
     else
-        LT_TRY(lattice_session_create(model, NULL, &r->session, err));
-    r->turn = (lt_turn){ .session = r->session, .deadline = r->exchange->deadline, .done = on_done };
-    LT_TRY(create_generator(r, r->n_found, err)); /* says what is wrong with the options, too */
-    if (r->n_found >= r->n_base) return LATTICE_OK;
-    lattice_generator_free(r->generator);
-    r->generator = NULL;
-    LT_TRY(lattice_generator_create(r->session, r->ids.ids + r->n_found, r->n_base - r->n_found, NULL, &r->generator, err));
-    r->turn.generator = r->generator;
-    r->turn.appended = on_appended;
+        LT_TRY(lattice_session_create(model, NULL, &c->session, err));
+    c->turn = (lt_turn){ .session = c->session, .deadline = r->exchange->deadline, .done = on_done };
+    LT_TRY(create_generator(c, c->n_found, err)); /* says what is wrong with the options, too */
+    if (c->n_found >= c->n_base) return LATTICE_OK;
+    lattice_generator_free(c->generator);
+    c->generator = NULL;
+    LT_TRY(lattice_generator_create(c->session, c->ids.ids + c->n_found, c->n_base - c->n_found, NULL, &c->generator, err));
+    c->turn.generator = c->generator;
+    c->turn.appended = on_appended;
+    return LATTICE_OK;
+}
+
+/* All choices, chained. */
+static lattice_status prepare_all(lt_text_request *r, lattice_model *model, lattice_error *err)
+{
+    const lattice_allocator *mem = r->exchange->server->mem;
+    size_t n = r->is_chat ? 1 : r->inputs.n;
+    r->choices = lt_alloc_zero(mem, n * sizeof *r->choices);
+    if (!r->choices) return lt_no_memory(err, n * sizeof *r->choices, "the choices");
+    r->n_choices = n;
+    atomic_init(&r->n_going, n);
+    for (size_t i = 0; i < n; i++) {
+        r->choices[i].request = r;
+        r->choices[i].index = i;
+        LT_TRY(prepare(&r->choices[i], model, err));
+        if (i > 0) r->choices[i - 1].turn.also = &r->choices[i].turn;
+    }
     return LATTICE_OK;
 }
 
@@ -329,9 +391,9 @@ void lt_text_request_run(lt_text_request *r)
     r->model = lt_find_model(ex, name, lt_generates, "generates text");
     if (r->model >= 0) {
         lattice_model *model = ex->server->options.models[r->model].model;
-        if (prepare(r, model, &err) != LATTICE_OK)
+        if (prepare_all(r, model, &err) != LATTICE_OK)
             lt_answer_status(ex, r->is_chat ? "messages" : "prompt", &err);
-        else if (lt_exchange_begin_turn(ex, &r->turn, r->stream))
+        else if (lt_exchange_begin_turn(ex, &r->choices[0].turn, r->stream))
             return;
     }
     lt_exchange_finish(ex);

@@ -1,5 +1,5 @@
-/* Generating text for every API: what a request asks for, and how it becomes a turn of the scheduler. An API reads its body into
- * an lt_generation and writes its answer in three callbacks. */
+/* Generating text for every API: what a request asks for, and how it becomes turns of the scheduler. An API reads its body into
+ * an lt_text_request and writes its answer in callbacks. */
 #ifndef LT_SERVER_GENERATION_H
 #define LT_SERVER_GENERATION_H
 
@@ -12,9 +12,33 @@ typedef struct lt_token_entry {
     float logprob;
 } lt_token_entry;
 
-typedef struct lt_text_request {
+typedef struct lt_text_request lt_text_request;
+
+/* What is generated behind one prompt: a conversation has one, a list of prompts one each. */
+typedef struct lt_choice {
+    lt_text_request *request;
+    size_t index;
+    lattice_encoding ids;   /* the prompt's */
+    size_t n_base, n_found; /* ids up to the end of the last message; those that were kept from an earlier turn */
+    lattice_session *session;
+    lattice_generator *generator;
+    const lattice_generation *result; /* once it is done */
+    const char *finish_reason;        /* "stop" or "length" */
+    lattice_error err;                /* code LATTICE_OK: none */
+    lt_token_entry *entries;          /* tokens that no event has told of yet, with logprobs */
+    lattice_logprob *tops;            /* [n_entries][top_logprobs] */
+    size_t n_entries, entries_capacity, tops_capacity;
+    size_t n_new;  /* tokens generated */
+    bool has_role; /* the stream has said whose text it is */
+    bool failed;   /* an allocation */
+    lt_turn turn;
+} lt_choice;
+
+enum { LT_MAX_PROMPTS = LT_MAX_TURNS }; /* of a request */
+
+struct lt_text_request {
     lt_exchange *exchange;
-    lt_inputs inputs;       /* texts: the messages' contents, or the prompt */
+    lt_inputs inputs;       /* texts: the messages' contents, or the prompts */
     const char *model_name; /* NULL: any */
     int model;
     lattice_message *messages; /* [n_messages] of a conversation */
@@ -35,26 +59,17 @@ typedef struct lt_text_request {
     bool think;
     bool stream, include_usage;
 
-    /* Called by the scheduler's thread, but for write_all. */
-    void (*write_text)(struct lt_text_request *request, lt_str text); /* of a stream */
-    void (*write_end)(struct lt_text_request *request);               /* of a stream: its last events */
-    void (*write_all)(struct lt_text_request *request);               /* the whole answer */
+    /* Of a stream: by the scheduler's thread, a piece of text; then as a post, the last event of a choice. */
+    void (*write_text)(lt_choice *choice, lt_str text);
+    void (*write_end)(lt_choice *choice);
+    /* By the post of the choice that is done last: the sum of a stream, or the whole answer. */
+    void (*write_usage)(lt_text_request *request);
+    void (*write_all)(lt_text_request *request);
 
-    /* What has come of it. */
-    lattice_encoding ids;
-    size_t n_base, n_found; /* ids up to the end of the last message; those that were kept from an earlier turn */
-    lattice_session *session;
-    lattice_generator *generator;
-    const lattice_generation *result; /* once it is done */
-    const char *finish_reason;        /* "stop" or "length" */
-    lt_token_entry *entries;          /* tokens that no event has told of yet, with logprobs */
-    lattice_logprob *tops;            /* [n_entries][top_logprobs] */
-    size_t n_entries, entries_capacity, tops_capacity;
-    size_t n_new;  /* tokens generated */
-    bool has_role; /* the stream has said whose text it is */
-    bool failed;   /* an allocation */
-    lt_turn turn;
-} lt_text_request;
+    lt_choice *choices; /* [n_choices] */
+    size_t n_choices;
+    atomic_size_t n_going; /* choices that are not done */
+};
 
 /* A new one, freed with the exchange; NULL: the answer (an error) is set. */
 lt_text_request *lt_text_request_create(lt_exchange *exchange);

@@ -249,21 +249,22 @@ bool lt_exchange_begin_turn(lt_exchange *ex, lt_turn *turn, bool stream)
 {
     lt_loop *loop = ex->server->loop;
     lattice_error err = { .code = LATTICE_ERR_CANCELLED };
+    /* With the lock, so that a stream's first event waits for its status. */
+    pthread_mutex_lock(&loop->lock);
     ex->is_stream = stream;
     atomic_store(&ex->turn, turn); /* and then `gone` is looked at: see lt_exchange_submit */
-    if (!atomic_load(&ex->gone) && lt_scheduler_begin_turn(ex->server->scheduler, turn, &err) == LATTICE_OK) {
-        if (!stream) return true;
-        pthread_mutex_lock(&loop->lock);
+    bool begun = !atomic_load(&ex->gone) && lt_scheduler_begin_turn(ex->server->scheduler, turn, &err) == LATTICE_OK;
+    if (begun && stream) {
         ex->status = 200;
         ex->content_type = "text/event-stream";
         call_loop(loop, ex);
-        pthread_mutex_unlock(&loop->lock);
-        return true;
+    } else if (!begun) {
+        ex->is_stream = false;
+        atomic_store(&ex->turn, NULL);
     }
-    ex->is_stream = false;
-    atomic_store(&ex->turn, NULL);
-    lt_answer_status(ex, NULL, &err);
-    return false;
+    pthread_mutex_unlock(&loop->lock);
+    if (!begun) lt_answer_status(ex, NULL, &err);
+    return begun;
 }
 
 void lt_exchange_write_event(lt_exchange *ex, lt_str text)

@@ -18,11 +18,11 @@ typedef struct description {
 #define IDS "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}}"
 #define ID_LISTS "{\"type\":\"array\",\"items\":" IDS "}"
 #define ANY_INPUT "{\"oneOf\":[" TEXT "," TEXTS "," IDS "," ID_LISTS "]}"
+#define DIRECTION ",\"truncation_direction\":{\"enum\":[\"Left\",\"Right\"]}"
 #define OBJECT(required, properties) "\"type\":\"object\",\"required\":[" required "],\"properties\":{" properties "}"
 #define TEI_EMBED                                                                                                                \
-    OBJECT("\"inputs\"",                                                                                                         \
-           "\"inputs\":" ANY_INPUT ",\"model\":" TEXT ",\"normalize\":" FLAG ",\"truncate\":" FLAG                               \
-           ",\"truncation_direction\":{\"enum\":[\"Left\",\"Right\"]},\"prompt_name\":" TEXT ",\"dimensions\":" COUNT)
+    OBJECT("\"inputs\"", "\"inputs\":" ANY_INPUT ",\"model\":" TEXT ",\"normalize\":" FLAG ",\"truncate\":" FLAG DIRECTION       \
+                         ",\"prompt_name\":" TEXT ",\"dimensions\":" COUNT)
 #define COHERE_RERANK                                                                                                            \
     OBJECT("\"query\",\"documents\"",                                                                                            \
            "\"query\":" TEXT ",\"documents\":{\"type\":\"array\",\"items\":{\"oneOf\":[" TEXT                                    \
@@ -46,7 +46,7 @@ static const description descriptions[] = {
              "\"role\":{\"enum\":[\"system\",\"developer\",\"user\",\"assistant\"]},\"content\":" TEXT) "}}," GENERATION
              ",\"logprobs\":" FLAG ",\"top_logprobs\":" COUNT) },
     { "/v1/completions", "Text that goes on from a prompt, as OpenAI's API gives it; with `stream`, as server-sent events",
-      OBJECT("\"prompt\"", "\"prompt\":{\"oneOf\":[" TEXT "," IDS "]}," GENERATION ",\"logprobs\":{\"type\":\"integer\",\"minimum\":0}") },
+      OBJECT("\"prompt\"", "\"prompt\":" ANY_INPUT "," GENERATION ",\"logprobs\":{\"type\":\"integer\",\"minimum\":0}") },
     { "/v1/models", "The models that are served", NULL },
     { "/v1/rerank", "Documents by their relevance for a query, as Cohere's and Jina's APIs give them", COHERE_RERANK },
     { "/v2/rerank", "Documents by their relevance for a query, as Cohere's API gives them", COHERE_RERANK },
@@ -59,10 +59,10 @@ static const description descriptions[] = {
     { "/embed_all", "Vectors of all tokens", TEI_EMBED },
     { "/rerank", "Texts by their relevance for a query; with `documents` in place of `texts`, as /v2/rerank",
       OBJECT("\"query\"", "\"query\":" TEXT ",\"texts\":" TEXTS ",\"model\":" TEXT ",\"raw_scores\":" FLAG ",\"return_text\":" FLAG
-             ",\"truncate\":" FLAG) },
+             ",\"truncate\":" FLAG DIRECTION) },
     { "/predict", "Labels of texts or pairs of texts",
       OBJECT("\"inputs\"", "\"inputs\":{\"oneOf\":[" TEXT "," TEXTS ",{\"type\":\"array\",\"items\":" TEXTS "}]},\"model\":" TEXT
-             ",\"raw_scores\":" FLAG ",\"truncate\":" FLAG) },
+             ",\"raw_scores\":" FLAG ",\"truncate\":" FLAG DIRECTION) },
     { "/similarity", "Cosines between a sentence and others",
       OBJECT("\"inputs\"", "\"inputs\":{" OBJECT("\"source_sentence\",\"sentences\"", "\"source_sentence\":" TEXT ",\"sentences\":" TEXTS)
              "},\"model\":" TEXT ",\"parameters\":{\"type\":\"object\"}") },

@@ -213,7 +213,8 @@ void lt_metrics_route(lt_exchange *ex)
         one(out, "lattice_cache_evictions_total", "counter", "Vectors that made room for others.", (double)cache.evictions);
         one(out, "lattice_cache_entries", "gauge", "Vectors in memory.", (double)cache.entries);
         one(out, "lattice_cache_bytes", "gauge", "Memory of the vectors.", (double)cache.bytes);
-        one(out, "lattice_cache_disk_hits_total", "counter", "Texts whose vectors were found in the file.", (double)cache.disk_hits);
+        one(out, "lattice_cache_disk_hits_total", "counter", "Texts whose vectors were found in the file.",
+            (double)cache.disk_hits);
         one(out, "lattice_cache_disk_in_use", "gauge", "1 while a file is read.", cache.disk);
         one(out, "lattice_cache_lost_total", "counter", "Vectors that could not be kept: no memory, or a disk that fails.",
             (double)cache.lost);

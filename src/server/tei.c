@@ -111,25 +111,25 @@ void lt_tei_embed_all(lt_exchange *ex)
 
 /* ------------------------------------------------------------------ POST /similarity */
 
+typedef struct similarity_inputs {
+    lt_inputs *inputs;
+    lt_str source;
+} similarity_inputs;
+
+static lattice_status read_sentences_member(lt_json *json, void *request, lt_str key)
+{
+    similarity_inputs *both = request;
+    if (lt_str_is(key, "source_sentence")) return lt_read_string(json, both->inputs, &both->source);
+    if (lt_str_is(key, "sentences")) return lt_read_inputs(json, both->inputs, false);
+    return lt_json_skip(json);
+}
+
 static lattice_status read_similarity_inputs(lt_json *json, lt_embedding *e)
 {
-    lt_str source = { NULL, 0 };
-    bool has_sentences = false;
-    LT_TRY(lt_json_begin_object(json));
-    for (lt_str key;;) {
-        bool more;
-        LT_TRY(lt_json_next_member(json, &key, &more));
-        if (!more) break;
-        if (lt_str_is(key, "source_sentence")) {
-            LT_TRY(lt_read_string(json, &e->inputs, &source));
-        } else if (lt_str_is(key, "sentences")) {
-            LT_TRY(lt_read_inputs(json, &e->inputs, false));
-            has_sentences = e->inputs.n > 0;
-        } else {
-            LT_TRY(lt_json_skip(json));
-        }
-    }
-    if (!source.data || !has_sentences)
+    similarity_inputs both = { .inputs = &e->inputs };
+    LT_TRY(lt_read_members(json, read_sentences_member, &both));
+    lt_str source = both.source;
+    if (!source.data || e->inputs.n == 0)
         return lt_json_fail(json, "'inputs' needs 'source_sentence', and at least one text in 'sentences'");
     /* The source goes last. */
     if (!LT_GROW(e->inputs.arena.mem, e->inputs.texts, e->inputs.capacity, e->inputs.n + 1))
@@ -227,6 +227,7 @@ lattice_status lt_read_tei_rerank_member(lt_json *json, lt_scoring *s, lt_str ke
     }
     if (lt_str_is(key, "raw_scores")) return lt_read_bool(json, &s->options.raw);
     if (lt_str_is(key, "return_text")) return lt_read_bool(json, &s->return_texts);
+    if (lt_str_is(key, "truncation_direction")) return read_direction(json, &s->inputs, &s->options.truncate_left);
     return lt_json_skip(json); /* truncate: documents are always cut */
 }
 
@@ -286,6 +287,8 @@ static lattice_status read_predict_member(lt_json *json, void *request, lt_str k
         LT_TRY(lt_read_bool(json, &s->options.raw));
     else if (lt_str_is(key, "truncate"))
         LT_TRY(lt_read_bool(json, &s->options.truncate));
+    else if (lt_str_is(key, "truncation_direction"))
+        LT_TRY(read_direction(json, &s->inputs, &s->options.truncate_left));
     else if (lt_str_is(key, "model"))
         LT_TRY(lt_read_name(json, &s->inputs, &s->model_name));
     else

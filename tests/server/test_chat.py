@@ -126,6 +126,34 @@ class Chat(unittest.TestCase):
         self.assertEqual(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(whole["choices"][0]["message"], followed["choices"][0]["message"])
 
+    def test_a_list_of_prompts_has_a_choice_each(self):
+        prompts = ["In the beginning", "A lantern", "What does rope mean", "The"]
+        body = {"max_tokens": 12, "temperature": 0, "model": "tiny-dictionary", "logprobs": 1}
+        alone = [self.server.post("/v1/completions", {**body, "prompt": prompt}).json for prompt in prompts]
+        answer = self.server.post("/v1/completions", {**body, "prompt": prompts}).json
+        self.assertEqual([c["index"] for c in answer["choices"]], [0, 1, 2, 3])
+        for one, choice in zip(alone, answer["choices"]):
+            self.assertEqual({**one["choices"][0], "index": choice["index"]}, choice)
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            self.assertEqual(answer["usage"][name], sum(one["usage"][name] for one in alone))
+        ids = [json.loads(line)["ids"] for line in
+               run("tokenize", "-m", FIXTURES / "tiny-dictionary", "--no-special", "--", *prompts).splitlines()]
+        self.assertEqual(self.server.post("/v1/completions", {**body, "prompt": ids}).json["choices"], answer["choices"])
+        chunks = events(self.server.post("/v1/completions", {**body, "prompt": prompts, "stream": True, "stream_options": {"include_usage": True}}))
+        self.assertEqual(chunks[-1]["usage"], answer["usage"])
+        for choice in answer["choices"]:
+            mine = [c["choices"][0] for c in chunks[:-1] if c["choices"][0]["index"] == choice["index"]]
+            self.assertEqual("".join(c["text"] for c in mine), choice["text"])
+            self.assertEqual([c["finish_reason"] for c in mine if c["finish_reason"]], [choice["finish_reason"]])
+
+    def test_a_client_that_leaves_ends_all_its_choices(self):
+        with Server("tiny-dictionary") as server:
+            with server.socket() as client:
+                client.sendall(raw_request("/v1/completions", {"prompt": ["In the"] * 64, "max_tokens": 900, "ignore_eos": True, "temperature": 1.9}))
+                self.assertTrue(wait_until(lambda: b"lattice_turns_active 64\n" in server.get("/metrics").body, 20))
+            self.assertTrue(wait_until(lambda: b'route="/v1/completions",method="POST",status="499"} 1\n' in server.get("/metrics").body, 20))
+            self.assertIn(b"lattice_turns_active 0\n", server.get("/metrics").body)
+
     def test_completions(self):
         want = json.loads(run("generate", "-m", FIXTURES / "tiny-dictionary", "-p", "In the beginning", "-n", 12, "--temperature", 0,
                               "--json"))
@@ -155,7 +183,7 @@ class Chat(unittest.TestCase):
             self.assertEqual(set(answer.json["error"]), {"message", "type", "param", "code"})
             answer = self.server.post("/v1/chat/completions", {**body, "stream": True})
             self.assertEqual(answer.status, 400, (body, answer.body))
-        for body in ({}, {"prompt": []}, {"prompt": ""}, {"prompt": ["a", "b"]}, {"prompt": [4000000]}, {"prompt": "a", "echo": True}):
+        for body in ({}, {"prompt": []}, {"prompt": ""}, {"prompt": ["a", ""]}, {"prompt": [["a"]]}, {"prompt": ["a"] * 65}, {"prompt": [4000000]}, {"prompt": "a", "echo": True}):
             self.assertEqual(self.server.post("/v1/completions", body).status, 400, body)
 
     def test_special_tokens_in_contents_are_text(self):

@@ -77,6 +77,22 @@ class Tei(unittest.TestCase):
             self.assertEqual([(row["index"], row["score"]) for row in raw], rerank(model, "texts", documents, "--raw"))
             self.assertEqual([row["text"] for row in raw], [documents[row["index"]] for row in raw])
 
+    def test_rerank_cuts_documents_where_asked(self):
+        words = [f"word{i}" for i in range(3000)]
+        for model in ("cross-encoder-1", "qwen3-reranker"):
+            body = {"query": "texts", "texts": [" ".join(words)], "model": model, "raw_scores": True}
+            right, left = (self.post("/rerank", {**body, "truncation_direction": d})[0]["score"] for d in ("Right", "Left"))
+            self.assertNotEqual(left, right)
+            self.assertEqual(self.post("/rerank", body)[0]["score"], right)
+            # What is cut away changes nothing, what is kept does.
+            for position in (10, -10):
+                other = words.copy()
+                other[position] = "another"
+                scores = [self.post("/rerank", {**body, "texts": [" ".join(other)], "truncation_direction": d})[0]["score"]
+                          for d in ("Right", "Left")]
+                self.assertEqual([s == t for s, t in zip(scores, (right, left))], [position < 0, position > 0], model)
+        self.post("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "Up"}, 400)
+
     def test_predict(self):
         case = golden("cross-encoder-3")["cases"][0]
         pair = [case["query"], case["document"]]

@@ -626,6 +626,51 @@ static void a_longer_pair_is_cut_or_an_error(void **state)
     on_all(check_too_long);
 }
 
+/* A document that loses its beginning is its longest end that fits: every letter is a token. */
+static void check_truncate_left(const char *folder)
+{
+    opened o;
+    lattice_error err = { 0 };
+    open_model(&o, folder);
+    enum { LETTERS = 120 };
+    char text[2 * LETTERS];
+    for (size_t i = 0; i < LETTERS; i++) {
+        text[2 * i] = (char)('a' + i * 7 % 26);
+        text[2 * i + 1] = ' ';
+    }
+    text[sizeof text - 1] = '\0';
+    lattice_rerank_options options = lattice_rerank_options_default();
+    options.max_length = 150;
+    if (o.info.head == LATTICE_HEAD_CLASSIFIER) options.max_length = 60;
+    float left[3], right[3], end[3];
+    lattice_usage usage = { 0 };
+    lattice_text document = text_of(text);
+    assert_ok_err(lattice_rerank(o.model, text_of("q"), &document, 1, &options, NULL, right, NULL, &err), &err);
+    options.truncate_left = true;
+    assert_ok_err(lattice_rerank(o.model, text_of("q"), &document, 1, &options, NULL, left, &usage, &err), &err);
+    assert_int_equal(usage.n_truncated, 1);
+    assert_int_equal(usage.n_tokens, options.max_length);
+    options.truncate = false;
+    lattice_status status;
+    size_t begin = 0;
+    do {
+        document = text_of(text + begin);
+        status = lattice_rerank(o.model, text_of("q"), &document, 1, &options, NULL, end, NULL, &err);
+        begin += 2;
+    } while (status == LATTICE_ERR_TOO_LONG);
+    assert_ok_err(status, &err);
+    assert_true(begin > 2);
+    assert_memory_equal(left, end, o.info.n_labels * sizeof(float));
+    assert_memory_not_equal(left, right, o.info.n_labels * sizeof(float));
+    close_model(&o);
+}
+
+static void truncation_from_the_left_keeps_the_end(void **state)
+{
+    (void)state;
+    on_all(check_truncate_left);
+}
+
 static void a_prompt_that_fills_the_limit_is_an_error(void **state)
 {
     (void)state;
@@ -874,6 +919,7 @@ int main(void)
         cmocka_unit_test(a_prompt_is_computed_once_for_all_documents),
         cmocka_unit_test(special_tokens_are_recognised_unless_literal),
         cmocka_unit_test(a_longer_pair_is_cut_or_an_error),
+        cmocka_unit_test(truncation_from_the_left_keeps_the_end),
         cmocka_unit_test(a_prompt_that_fills_the_limit_is_an_error),
         cmocka_unit_test(progress_is_reported_and_can_cancel),
         cmocka_unit_test(no_documents_are_an_error_and_empty_ones_are_not),
