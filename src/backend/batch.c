@@ -1,5 +1,6 @@
-/* What every backend checks of a batch before it runs it. */
+/* What every backend checks of a batch, and of the states in it, before it runs it. */
 #include "backend/plan.h"
+#include "backend/state.h"
 
 /* Everything that the kernels index with is checked here once, whoever packed the batch. */
 static lattice_status check_ids(const lt_plan *plan, const lt_batch *batch, lattice_error *err)
@@ -67,4 +68,75 @@ lattice_status lt_batch_check(const lt_plan *plan, const lt_batch *batch, lt_tai
     if (!batch->states != !batch->past_lens) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "states without their lengths");
     LT_TRY(check_rotary_positions(plan, batch, err));
     return check_ids(plan, batch, err);
+}
+
+/* ------------------------------------------------------------------ states */
+
+static lt_state_head *head_of(const lt_state *state)
+{
+    return (lt_state_head *)(void *)state; /* its first member, in every backend */
+}
+
+size_t lt_state_length(const lt_state *state)
+{
+    return head_of(state)->length;
+}
+
+void lt_state_discard(lt_state *state)
+{
+    head_of(state)->pending = 0;
+}
+
+lattice_status lt_state_check_cut(const lt_state_head *state, size_t rows, bool is_recurrent, lattice_error *err)
+{
+    if (rows > state->length)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", state->length, rows);
+    if (is_recurrent && rows > 0 && rows < state->length)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu",
+                       state->length, rows);
+    return LATTICE_OK;
+}
+
+static lattice_status enter_state(const lt_batch *batch, size_t s, const struct lt_program *program,
+                                  bool (*has_room)(const lt_state *state, size_t n), lattice_error *err)
+{
+    lt_state *state = batch->states[s];
+    const size_t past = batch->past_lens[s], begin = batch->seq_starts[s], n = batch->seq_starts[s + 1] - begin;
+    if (!state || head_of(state)->program != program)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has no state, or one of another model", s);
+    lt_state_head *head = head_of(state);
+    if (head->running) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has the state of another one", s);
+    if (head->pending)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", s);
+    if (head->length != past)
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has %zu rows behind it, not %zu", s, head->length, past);
+    if (!has_room(state, n))
+        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for %zu rows", s, n);
+    for (size_t i = 0; i < n; i++) {
+        if (batch->positions[begin + i] != past + i)
+            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: its positions do not follow its state", s);
+    }
+    head->running = true;
+    return LATTICE_OK;
+}
+
+lattice_status lt_states_enter(const lt_batch *batch, const struct lt_program *program,
+                               bool (*has_room)(const lt_state *state, size_t n), lattice_error *err)
+{
+    for (size_t s = 0; batch->states && s < batch->n_seqs; s++) {
+        lattice_status status = enter_state(batch, s, program, has_room, err);
+        if (status == LATTICE_OK) continue;
+        while (s > 0) head_of(batch->states[--s])->running = false;
+        return status;
+    }
+    return LATTICE_OK;
+}
+
+void lt_states_leave(const lt_batch *batch, bool succeeded)
+{
+    for (size_t s = 0; batch->states && s < batch->n_seqs; s++) {
+        lt_state_head *head = head_of(batch->states[s]);
+        head->running = false;
+        head->pending = succeeded ? batch->seq_starts[s + 1] - batch->seq_starts[s] : 0;
+    }
 }

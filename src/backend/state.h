@@ -25,6 +25,14 @@
 typedef struct lt_state lt_state;
 struct lt_program;
 
+/* What the states of every backend that runs them begin with. */
+typedef struct lt_state_head {
+    struct lt_program *program;
+    size_t length;  /* rows committed */
+    size_t pending; /* rows of the last run, behind them */
+    bool running;   /* a run has it: found when a batch names it twice */
+} lt_state_head;
+
 /* Takes the next bytes of a snapshot. */
 typedef lattice_status lt_state_sink(void *user, const void *data, size_t size, lattice_error *err);
 
@@ -58,5 +66,22 @@ typedef struct lt_state_ops {
                            lattice_error *err);
     const char *(*row_type)(const struct lt_program *program); /* "f32", "bf16" or "f16" */
 } lt_state_ops;
+
+/* ---- for backends: batch.c ---- */
+
+struct lt_batch;
+
+/* lt_state_ops.length and .discard. */
+size_t lt_state_length(const lt_state *state);
+void lt_state_discard(lt_state *state);
+
+/* Whether a state may be cut to so many rows; see lt_state_ops.truncate. */
+lattice_status lt_state_check_cut(const lt_state_head *state, size_t rows, bool is_recurrent, lattice_error *err);
+
+/* Before a run, and behind it: all states of the batch are the program's, each in one sequence, none with a run that waits, where
+ * the batch says that it is, with room for its rows. When one is not, none is entered. A batch may have none. */
+lattice_status lt_states_enter(const struct lt_batch *batch, const struct lt_program *program,
+                               bool (*has_room)(const lt_state *state, size_t n), lattice_error *err);
+void lt_states_leave(const struct lt_batch *batch, bool succeeded);
 
 #endif

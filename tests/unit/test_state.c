@@ -494,7 +494,7 @@ static void check_leaks(subject *s)
         status = s->states->create(s->model.program, &a, &err);
         if (status == LATTICE_OK) status = s->states->reserve(a, 200, &err);
         if (status == LATTICE_OK) {
-            a->length = 150; /* as a run and its commit leave it */
+            a->head.length = 150; /* as a run and its commit leave it */
             status = s->states->fork(a, &b, &err);
         }
         if (status == LATTICE_OK) status = s->states->reserve(b, 200, &err);

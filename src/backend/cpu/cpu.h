@@ -155,10 +155,7 @@ static inline float *lt_cpu_sines(const lt_program *program)
 /* ------------------------------------------------------------------ states (state.c) */
 
 struct lt_state {
-    lt_program *program;
-    size_t length;  /* rows committed */
-    size_t pending; /* rows of the last run, behind them */
-    bool running;   /* a run has it: found when a batch names it twice */
+    lt_state_head head;
     unsigned char **blocks; /* [n_blocks], for the committed and the reserved rows */
     size_t n_blocks, capacity;
     /* What recurrent operations remember: of the committed rows, counted as blocks are, NULL before the first; and what the run
@@ -183,7 +180,6 @@ static inline size_t lt_cpu_value_bytes(const lt_program *program, const lt_op *
 lattice_status lt_cpu_place_states(lt_program *program, lattice_error *err);
 /* Before and after a run, under the program's lock: checks the states of a batch and takes them; makes their rows pending. */
 lattice_status lt_cpu_states_enter(const lt_program *program, const lt_batch *batch, lattice_error *err);
-void lt_cpu_states_leave(const lt_batch *batch, bool succeeded);
 
 /* ------------------------------------------------------------------ running */
 

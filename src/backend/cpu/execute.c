@@ -844,7 +844,7 @@ lattice_status lt_cpu_run(lt_program *program, const lt_batch *batch, lt_tail_ki
     lattice_status status = lt_cpu_states_enter(program, batch, err);
     if (status == LATTICE_OK) {
         status = run_locked(&r, tail, hooks, err);
-        lt_cpu_states_leave(batch, status == LATTICE_OK);
+        lt_states_leave(batch, status == LATTICE_OK);
     }
     pthread_mutex_unlock(&program->lock);
     return status;

@@ -57,7 +57,7 @@ static lattice_status create(lt_program *program, lt_state **state, lattice_erro
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: a model whose attention is not causal has no state to keep");
     lt_state *s = lt_alloc_zero(&program->runtime->mem, sizeof *s);
     if (!s) return lt_no_memory(err, sizeof *s, "a state");
-    s->program = program;
+    s->head.program = program;
     *state = s;
     return LATTICE_OK;
 }
@@ -65,30 +65,25 @@ static lattice_status create(lt_program *program, lt_state **state, lattice_erro
 /* Releases the blocks from number n on. */
 static void drop_blocks(lt_state *s, size_t n)
 {
-    while (s->n_blocks > n) block_release(s->program, s->blocks[--s->n_blocks]);
+    while (s->n_blocks > n) block_release(s->head.program, s->blocks[--s->n_blocks]);
 }
 
 static void state_free(lt_state *s)
 {
     if (!s) return;
     drop_blocks(s, 0);
-    if (s->memory) block_release(s->program, s->memory);
-    if (s->next) block_release(s->program, s->next);
-    lt_free(&s->program->runtime->mem, s->blocks);
-    lt_free(&s->program->runtime->mem, s);
-}
-
-static size_t length(const lt_state *s)
-{
-    return s->length;
+    if (s->memory) block_release(s->head.program, s->memory);
+    if (s->next) block_release(s->head.program, s->next);
+    lt_free(&s->head.program->runtime->mem, s->blocks);
+    lt_free(&s->head.program->runtime->mem, s);
 }
 
 static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_error *err)
 {
-    LT_TRY(create(s->program, copy, err));
+    LT_TRY(create(s->head.program, copy, err));
     lt_state *c = *copy;
-    size_t n = lt_ceil_div(s->length, LT_BLOCK_ROWS);
-    if (!LT_GROW(&s->program->runtime->mem, c->blocks, c->capacity, n)) {
+    size_t n = lt_ceil_div(s->head.length, LT_BLOCK_ROWS);
+    if (!LT_GROW(&s->head.program->runtime->mem, c->blocks, c->capacity, n)) {
         state_free(c);
         *copy = NULL;
         return lt_no_memory(err, n * sizeof *c->blocks, "a state");
@@ -98,7 +93,7 @@ static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_err
         c->blocks[i] = s->blocks[i];
     }
     c->n_blocks = n;
-    c->length = s->length;
+    c->head.length = s->head.length;
     c->memory = s->memory;
     if (c->memory) atomic_fetch_add_explicit(&header_of(c->memory)->references, 1, memory_order_relaxed);
     return LATTICE_OK;
@@ -123,10 +118,10 @@ static void copy_rows(const lt_program *p, unsigned char *to, const unsigned cha
 
 static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
 {
-    const lt_program *p = s->program;
+    const lt_program *p = s->head.program;
     size_t rows;
-    if (!lt_add(s->length, n, &rows)) return lt_no_memory(err, SIZE_MAX, "keys and values");
-    size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->length % LT_BLOCK_ROWS, last = s->length / LT_BLOCK_ROWS;
+    if (!lt_add(s->head.length, n, &rows)) return lt_no_memory(err, SIZE_MAX, "keys and values");
+    size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->head.length % LT_BLOCK_ROWS, last = s->head.length / LT_BLOCK_ROWS;
     if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, n_blocks))
         return lt_no_memory(err, n_blocks * sizeof *s->blocks, "a state");
     if (p->memory_floats > 0 && !s->next) {
@@ -151,37 +146,28 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
 
 static void commit(lt_state *s)
 {
-    if (s->pending > 0 && s->next) {
+    if (s->head.pending > 0 && s->next) {
         float *before = s->memory;
         s->memory = s->next;
         s->next = NULL;
         if (before && is_shared(before))
-            block_release(s->program, before);
+            block_release(s->head.program, before);
         else
             s->next = before; /* for the next run */
     }
-    s->length += s->pending;
-    s->pending = 0;
-}
-
-static void discard(lt_state *s)
-{
-    s->pending = 0;
+    s->head.length += s->head.pending;
+    s->head.pending = 0;
 }
 
 static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *err)
 {
-    if (rows > s->length)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", s->length, rows);
-    if (s->program->memory_floats > 0 && rows > 0 && rows < s->length)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu",
-                       s->length, rows);
+    LT_TRY(lt_state_check_cut(&s->head, rows, s->head.program->memory_floats > 0, err));
     if (s->memory && rows == 0) {
-        block_release(s->program, s->memory);
+        block_release(s->head.program, s->memory);
         s->memory = NULL;
     }
-    s->pending = 0;
-    s->length = rows;
+    s->head.pending = 0;
+    s->head.length = rows;
     drop_blocks(s, lt_ceil_div(rows, LT_BLOCK_ROWS));
     return LATTICE_OK;
 }
@@ -208,11 +194,11 @@ static size_t saved_bytes(const lt_program *program, size_t length)
 /* A partly filled block is copied, so that nothing is handed out that no row has written. */
 static lattice_status save_block(const lt_state *s, size_t i, lt_state_sink *sink, void *user, lattice_error *err)
 {
-    const lt_program *p = s->program;
-    if (s->length - i * LT_BLOCK_ROWS >= LT_BLOCK_ROWS) return sink(user, s->blocks[i], p->block_bytes, err);
+    const lt_program *p = s->head.program;
+    if (s->head.length - i * LT_BLOCK_ROWS >= LT_BLOCK_ROWS) return sink(user, s->blocks[i], p->block_bytes, err);
     unsigned char *copy = lt_alloc_zero(&p->runtime->mem, p->block_bytes);
     if (!copy) return lt_no_memory(err, p->block_bytes, "a snapshot");
-    copy_rows(p, copy, s->blocks[i], s->length % LT_BLOCK_ROWS);
+    copy_rows(p, copy, s->blocks[i], s->head.length % LT_BLOCK_ROWS);
     lattice_status status = sink(user, copy, p->block_bytes, err);
     lt_free(&p->runtime->mem, copy);
     return status;
@@ -220,8 +206,8 @@ static lattice_status save_block(const lt_state *s, size_t i, lt_state_sink *sin
 
 static lattice_status save(const lt_state *s, lt_state_sink *sink, void *user, lattice_error *err)
 {
-    if (s->memory) LT_TRY(sink(user, s->memory, s->program->memory_floats * sizeof(float), err));
-    const size_t n_blocks = s->program->block_bytes ? lt_ceil_div(s->length, LT_BLOCK_ROWS) : 0;
+    if (s->memory) LT_TRY(sink(user, s->memory, s->head.program->memory_floats * sizeof(float), err));
+    const size_t n_blocks = s->head.program->block_bytes ? lt_ceil_div(s->head.length, LT_BLOCK_ROWS) : 0;
     for (size_t i = 0; i < n_blocks; i++) LT_TRY(save_block(s, i, sink, user, err));
     return LATTICE_OK;
 }
@@ -244,7 +230,7 @@ static lattice_status load(lt_program *p, const void *data, size_t size, size_t 
     if (s->next) memcpy(s->next, from, p->memory_floats * sizeof(float));
     from += p->memory_floats * sizeof(float);
     for (size_t i = 0; i < s->n_blocks; i++) memcpy(s->blocks[i], from + i * p->block_bytes, p->block_bytes);
-    s->pending = rows;
+    s->head.pending = rows;
     commit(s);
     return LATTICE_OK;
 }
@@ -257,10 +243,10 @@ static const char *row_type(const lt_program *program)
 const lt_state_ops lt_cpu_state_ops = {
     .create = create,
     .free = state_free,
-    .length = length,
+    .length = lt_state_length,
     .reserve = reserve,
     .commit = commit,
-    .discard = discard,
+    .discard = lt_state_discard,
     .truncate = truncate_state,
     .fork = fork_state,
     .bytes = bytes,
@@ -309,45 +295,16 @@ lattice_status lt_cpu_place_states(lt_program *p, lattice_error *err)
     return LATTICE_OK;
 }
 
-static lattice_status enter_state(const lt_program *p, const lt_batch *batch, size_t s, lattice_error *err)
+/* Room for n rows behind those that there are, none of it another state's. */
+static bool has_room(const lt_state *s, size_t n)
 {
-    lt_state *state = batch->states[s];
-    size_t past = batch->past_lens[s], begin = batch->seq_starts[s], n = batch->seq_starts[s + 1] - begin;
-    if (!state || state->program != p)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has no state, or one of another model", s);
-    if (state->running) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has the state of another one", s);
-    if (state->pending)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", s);
-    if (state->length != past)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has %zu rows behind it, not %zu", s, state->length, past);
-    if ((p->memory_floats > 0 && !state->next) || state->n_blocks < lt_ceil_div(past + n, LT_BLOCK_ROWS) ||
-        (past % LT_BLOCK_ROWS && is_shared(state->blocks[past / LT_BLOCK_ROWS])))
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for %zu rows", s, n);
-    for (size_t i = 0; i < n; i++) {
-        if (batch->positions[begin + i] != past + i)
-            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: its positions do not follow its state", s);
-    }
-    state->running = true;
-    return LATTICE_OK;
+    const lt_program *p = s->head.program;
+    const size_t past = s->head.length;
+    return (p->memory_floats == 0 || s->next) && s->n_blocks >= lt_ceil_div(past + n, LT_BLOCK_ROWS) &&
+           (past % LT_BLOCK_ROWS == 0 || !is_shared(s->blocks[past / LT_BLOCK_ROWS]));
 }
 
 lattice_status lt_cpu_states_enter(const lt_program *p, const lt_batch *batch, lattice_error *err)
 {
-    if (!batch->states) return LATTICE_OK;
-    for (size_t s = 0; s < batch->n_seqs; s++) {
-        lattice_status status = enter_state(p, batch, s, err);
-        if (status == LATTICE_OK) continue;
-        while (s > 0) batch->states[--s]->running = false;
-        return status;
-    }
-    return LATTICE_OK;
-}
-
-void lt_cpu_states_leave(const lt_batch *batch, bool succeeded)
-{
-    for (size_t s = 0; batch->states && s < batch->n_seqs; s++) {
-        lt_state *state = batch->states[s];
-        state->running = false;
-        state->pending = succeeded ? batch->seq_starts[s + 1] - batch->seq_starts[s] : 0;
-    }
+    return lt_states_enter(batch, p, has_room, err);
 }

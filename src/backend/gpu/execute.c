@@ -592,7 +592,7 @@ lattice_status lt_gpu_run(lt_program *p, const lt_batch *batch, lt_tail_kind tai
     lattice_status status = lt_gpu_states_enter(p, batch, err);
     if (status == LATTICE_OK) {
         status = run_locked(&r, tail, out, hooks);
-        lt_gpu_states_leave(batch, status == LATTICE_OK);
+        lt_states_leave(batch, status == LATTICE_OK);
     }
     pthread_mutex_unlock(&p->lock);
     return status;

@@ -149,9 +149,7 @@ void lt_gpu_weights_free(lt_program *program);
 #define LT_GPU_NO_SLOT UINT32_MAX
 
 struct lt_state {
-    lt_program *program;
-    size_t length, pending;
-    bool running;
+    lt_state_head head;
     uint32_t *blocks; /* [n_blocks] slots */
     size_t n_blocks, capacity;
     uint32_t memory, next; /* slots, or LT_GPU_NO_SLOT */
@@ -161,7 +159,6 @@ extern const lt_state_ops lt_gpu_state_ops;
 lattice_status lt_gpu_place_states(lt_program *program, lattice_error *err);
 void lt_gpu_slots_free(lt_program *program, lt_gpu_slots *slots);
 lattice_status lt_gpu_states_enter(const lt_program *program, const lt_batch *batch, lattice_error *err);
-void lt_gpu_states_leave(const lt_batch *batch, bool succeeded);
 
 /* execute.c */
 lattice_status lt_gpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,

@@ -53,7 +53,7 @@ static void release(lt_gpu_slots *slots, uint32_t slot)
 
 static void drop_blocks(lt_state *s, size_t n)
 {
-    while (s->n_blocks > n) release(&s->program->blocks, s->blocks[--s->n_blocks]);
+    while (s->n_blocks > n) release(&s->head.program->blocks, s->blocks[--s->n_blocks]);
 }
 
 /* ------------------------------------------------------------------ life */
@@ -65,7 +65,7 @@ static lattice_status create(lt_program *p, lt_state **state, lattice_error *err
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "gpu: a model whose attention is not causal has no state to keep");
     lt_state *s = lt_alloc_zero(&p->runtime->mem, sizeof *s);
     if (!s) return lt_no_memory(err, sizeof *s, "a state");
-    s->program = p;
+    s->head.program = p;
     s->memory = s->next = LT_GPU_NO_SLOT;
     *state = s;
     return LATTICE_OK;
@@ -74,7 +74,7 @@ static lattice_status create(lt_program *p, lt_state **state, lattice_error *err
 static void state_free(lt_state *s)
 {
     if (!s) return;
-    lt_program *p = s->program;
+    lt_program *p = s->head.program;
     pthread_mutex_lock(&p->lock);
     drop_blocks(s, 0);
     release(&p->memories, s->memory);
@@ -84,17 +84,12 @@ static void state_free(lt_state *s)
     lt_free(&p->runtime->mem, s);
 }
 
-static size_t length(const lt_state *s)
-{
-    return s->length;
-}
-
 static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_error *err)
 {
-    lt_program *p = s->program;
+    lt_program *p = s->head.program;
     LT_TRY(create(p, copy, err));
     lt_state *c = *copy;
-    size_t n = lt_gpu_ceil(s->length, LT_BLOCK_ROWS);
+    size_t n = lt_gpu_ceil(s->head.length, LT_BLOCK_ROWS);
     if (!LT_GROW(&p->runtime->mem, c->blocks, c->capacity, n)) {
         state_free(c);
         *copy = NULL;
@@ -106,7 +101,7 @@ static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_err
         p->blocks.references[c->blocks[i]]++;
         c->n_blocks++;
     }
-    c->length = s->length;
+    c->head.length = s->head.length;
     c->memory = s->memory;
     if (c->memory != LT_GPU_NO_SLOT) p->memories.references[c->memory]++;
     pthread_mutex_unlock(&p->lock);
@@ -117,8 +112,8 @@ static lattice_status fork_state(const lt_state *s, lt_state **copy, lattice_err
 
 static lattice_status reserve_locked(lt_state *s, size_t rows, bool writes, lattice_error *err)
 {
-    lt_program *p = s->program;
-    size_t n_blocks = lt_gpu_ceil(rows, LT_BLOCK_ROWS), partial = s->length % LT_BLOCK_ROWS, last = s->length / LT_BLOCK_ROWS;
+    lt_program *p = s->head.program;
+    size_t n_blocks = lt_gpu_ceil(rows, LT_BLOCK_ROWS), partial = s->head.length % LT_BLOCK_ROWS, last = s->head.length / LT_BLOCK_ROWS;
     if (p->memory_floats > 0 && s->next == LT_GPU_NO_SLOT) LT_TRY(take(p, &p->memories, &s->next, err));
     if (p->block_numbers == 0) return LATTICE_OK;
     if (writes && partial > 0 && p->blocks.references[s->blocks[last]] > 1) {
@@ -146,9 +141,9 @@ static lattice_status reserve_locked(lt_state *s, size_t rows, bool writes, latt
 
 static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
 {
-    lt_program *p = s->program;
+    lt_program *p = s->head.program;
     size_t rows;
-    if (!lt_add(s->length, n, &rows) || rows > UINT32_MAX / 2) return lt_no_memory(err, SIZE_MAX, "keys and values");
+    if (!lt_add(s->head.length, n, &rows) || rows > UINT32_MAX / 2) return lt_no_memory(err, SIZE_MAX, "keys and values");
     if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, lt_gpu_ceil(rows, LT_BLOCK_ROWS)))
         return lt_no_memory(err, rows / LT_BLOCK_ROWS * sizeof *s->blocks, "a state");
     pthread_mutex_lock(&p->lock);
@@ -159,8 +154,8 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
 
 static void commit(lt_state *s)
 {
-    lt_program *p = s->program;
-    if (s->pending > 0 && s->next != LT_GPU_NO_SLOT) {
+    lt_program *p = s->head.program;
+    if (s->head.pending > 0 && s->next != LT_GPU_NO_SLOT) {
         uint32_t before = s->memory;
         pthread_mutex_lock(&p->lock);
         s->memory = s->next;
@@ -171,31 +166,22 @@ static void commit(lt_state *s)
             s->next = before; /* for the next run */
         pthread_mutex_unlock(&p->lock);
     }
-    s->length += s->pending;
-    s->pending = 0;
-}
-
-static void discard(lt_state *s)
-{
-    s->pending = 0;
+    s->head.length += s->head.pending;
+    s->head.pending = 0;
 }
 
 static lattice_status truncate_state(lt_state *s, size_t rows, lattice_error *err)
 {
-    if (rows > s->length)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "a state of %zu rows cannot be cut to %zu", s->length, rows);
-    if (s->program->memory_floats > 0 && rows > 0 && rows < s->length)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "the state of a recurrent layer cannot be cut from %zu rows to %zu",
-                       s->length, rows);
-    pthread_mutex_lock(&s->program->lock);
+    LT_TRY(lt_state_check_cut(&s->head, rows, s->head.program->memory_floats > 0, err));
+    pthread_mutex_lock(&s->head.program->lock);
     if (rows == 0) {
-        release(&s->program->memories, s->memory);
+        release(&s->head.program->memories, s->memory);
         s->memory = LT_GPU_NO_SLOT;
     }
-    s->pending = 0;
-    s->length = rows;
+    s->head.pending = 0;
+    s->head.length = rows;
     drop_blocks(s, lt_gpu_ceil(rows, LT_BLOCK_ROWS));
-    pthread_mutex_unlock(&s->program->lock);
+    pthread_mutex_unlock(&s->head.program->lock);
     return LATTICE_OK;
 }
 
@@ -212,10 +198,10 @@ static size_t bytes(const lt_program *p, size_t n)
 const lt_state_ops lt_gpu_state_ops = {
     .create = create,
     .free = state_free,
-    .length = length,
+    .length = lt_state_length,
     .reserve = reserve,
     .commit = commit,
-    .discard = discard,
+    .discard = lt_state_discard,
     .truncate = truncate_state,
     .fork = fork_state,
     .bytes = bytes,
@@ -249,46 +235,18 @@ lattice_status lt_gpu_place_states(lt_program *p, lattice_error *err)
     return LATTICE_OK;
 }
 
-static lattice_status enter_state(const lt_program *p, const lt_batch *batch, size_t i, lattice_error *err)
+/* Room for n rows behind those that there are, none of it another state's. */
+static bool has_room(const lt_state *s, size_t n)
 {
-    lt_state *s = batch->states[i];
-    size_t past = batch->past_lens[i], begin = batch->seq_starts[i], n = batch->seq_starts[i + 1] - begin;
-    if (!s || s->program != p)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has no state, or one of another model", i);
-    if (s->running) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has the state of another one", i);
-    if (s->pending)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: the last run was neither committed nor discarded", i);
-    if (s->length != past)
-        return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu has %zu rows behind it, not %zu", i, s->length, past);
-    bool room =
-        (p->memory_floats == 0 || s->next != LT_GPU_NO_SLOT) &&
-        (p->block_numbers == 0 || (s->n_blocks >= lt_gpu_ceil(past + n, LT_BLOCK_ROWS) &&
-                                   (past % LT_BLOCK_ROWS == 0 || p->blocks.references[s->blocks[past / LT_BLOCK_ROWS]] == 1)));
-    if (!room) return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: no room was reserved for %zu rows", i, n);
-    for (size_t t = 0; t < n; t++) {
-        if (batch->positions[begin + t] != past + t)
-            return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "sequence %zu: its positions do not follow its state", i);
-    }
-    s->running = true;
-    return LATTICE_OK;
+    const lt_program *p = s->head.program;
+    const size_t past = s->head.length;
+    if (p->memory_floats > 0 && s->next == LT_GPU_NO_SLOT) return false;
+    if (p->block_numbers == 0) return true;
+    return s->n_blocks >= lt_gpu_ceil(past + n, LT_BLOCK_ROWS) &&
+           (past % LT_BLOCK_ROWS == 0 || p->blocks.references[s->blocks[past / LT_BLOCK_ROWS]] == 1);
 }
 
 lattice_status lt_gpu_states_enter(const lt_program *p, const lt_batch *batch, lattice_error *err)
 {
-    for (size_t i = 0; batch->states && i < batch->n_seqs; i++) {
-        lattice_status status = enter_state(p, batch, i, err);
-        if (status == LATTICE_OK) continue;
-        while (i > 0) batch->states[--i]->running = false;
-        return status;
-    }
-    return LATTICE_OK;
-}
-
-void lt_gpu_states_leave(const lt_batch *batch, bool succeeded)
-{
-    for (size_t i = 0; batch->states && i < batch->n_seqs; i++) {
-        lt_state *s = batch->states[i];
-        s->running = false;
-        s->pending = succeeded ? batch->seq_starts[i + 1] - batch->seq_starts[i] : 0;
-    }
+    return lt_states_enter(batch, p, has_room, err);
 }
