@@ -7,6 +7,10 @@
  * to 39 of them) are made just before, as a tokenizer would leave them: in the nearest cache. With --model also the whole call of
  * lattice_embed_ids.
  *
+ * Floor: what the machine takes for the same memory without any cache around it. A slot's line among as many slots, an entry's
+ * lines from a place known beforehand, and one behind the other, which is what a hit cannot do without. The entry again when its
+ * pages (of 4 KiB) were touched just before: the difference is translating addresses.
+ *
  * Hit rates: a Zipf trace (exponent 1) over 100 000 texts, a cache of a tenth of them. */
 #include <math.h>
 #include <pthread.h>
@@ -192,6 +196,99 @@ static void measure_hits(lattice_runtime *runtime, uint64_t entries, lattice_mod
     lattice_cache_close(cache);
 }
 
+/* ------------------------------------------------------------------ the floor */
+
+enum { HEADER_BYTES = sizeof(lt_cache_entry), ENTRY_BYTES = HEADER_BYTES + (DIM + 24) * 4 }; /* of a text of average length */
+
+typedef struct place { /* as large as what an entry takes of a table that is half full */
+    const char *entry;
+    uint64_t rest[3];
+} place;
+
+typedef struct reach {
+    pthread_t thread;
+    const place *places; /* [n] */
+    uint64_t n, seed;
+    uint32_t *times;         /* [HITS] ticks */
+    bool slot, entry, touch; /* touch: the entry's pages, just before */
+} reach;
+
+static void *reach_out(void *arg)
+{
+    reach *r = arg;
+    uint64_t state = r->seed;
+    float vector[DIM];
+    for (size_t i = 0; i < HITS; i++) {
+        const place *at = &r->places[next_random(&state) % r->n];
+        const char *entry = r->slot ? NULL : at->entry;
+        if (r->touch) { /* elsewhere in the same 4 KiB */
+            const uintptr_t first = (uintptr_t)entry ^ 2048, last = ((uintptr_t)entry + ENTRY_BYTES - 1) ^ 2048;
+            (void)*(const volatile char *)first;
+            (void)*(const volatile char *)last;
+        }
+        uint64_t begin = ticks();
+        if (r->slot) entry = *(const char *const volatile *)&at->entry;
+        if (r->entry) {
+            for (size_t line = 0; line < ENTRY_BYTES; line += 64) __builtin_prefetch(entry + line);
+            memcpy(vector, entry + HEADER_BYTES, sizeof vector);
+        }
+        __asm__ volatile("" ::"r"(entry), "r"(vector) : "memory");
+        r->times[i] = (uint32_t)(ticks() - begin);
+    }
+    return NULL;
+}
+
+static unsigned time_reach(const place *places, uint64_t n, bool slot, bool entry, bool touch, uint32_t *times)
+{
+    reach all[THREADS];
+    for (size_t i = 0; i < THREADS; i++) {
+        all[i] = (reach){
+            .places = places, .n = n, .seed = i + 1, .times = times + i * HITS, .slot = slot, .entry = entry, .touch = touch
+        };
+        if (pthread_create(&all[i].thread, NULL, reach_out, &all[i]) != 0) fail("no thread");
+    }
+    for (size_t i = 0; i < THREADS; i++) pthread_join(all[i].thread, NULL);
+    qsort(times, (size_t)HITS * THREADS, sizeof *times, ascending);
+    return percentile(times, (size_t)HITS * THREADS, 0.5);
+}
+
+static void measure_floor(lattice_runtime *runtime, uint64_t entries, bool json)
+{
+    lt_slab_pool *pool;
+    lattice_error err;
+    if (lt_slab_pool_create(&runtime->mem, &pool, &err) != LATTICE_OK) fail(err.message);
+    place *places = malloc(entries * sizeof *places);
+    uint32_t *times = malloc(sizeof *times * HITS * THREADS);
+    if (!places || !times) fail("out of memory");
+    for (uint64_t i = 0; i < entries; i++) {
+        char *entry = lt_slab_alloc(pool, ENTRY_BYTES);
+        if (!entry) fail("out of memory");
+        memset(entry, 1, ENTRY_BYTES);
+        places[i] = (place){ .entry = entry };
+    }
+    uint64_t state = 3;
+    for (uint64_t i = entries - 1; i > 0; i--) { /* in random order */
+        uint64_t k = next_random(&state) % (i + 1);
+        place other = places[k];
+        places[k] = places[i];
+        places[i] = other;
+    }
+    unsigned slot = time_reach(places, entries, true, false, false, times);
+    unsigned entry = time_reach(places, entries, false, true, false, times);
+    unsigned touched = time_reach(places, entries, false, true, true, times);
+    unsigned both = time_reach(places, entries, true, true, false, times);
+    if (json)
+        printf("{\"what\":\"floor\",\"entries\":%llu,\"slot_ns\":%u,\"entry_ns\":%u,\"touched_ns\":%u,\"both_ns\":%u}\n",
+               (unsigned long long)entries, slot, entry, touched, both);
+    else
+        printf("floor  %9llu entries: a slot %u ns, an entry %u (%u in pages just touched), one behind the other %u (p50)\n",
+               (unsigned long long)entries, slot, entry, touched, both);
+    for (uint64_t i = 0; i < entries; i++) lt_slab_release(pool, (void *)(uintptr_t)places[i].entry, ENTRY_BYTES);
+    free(places);
+    free(times);
+    lt_slab_pool_free(pool);
+}
+
 /* ------------------------------------------------------------------ hit rates */
 
 /* Ranks by the inverse of the distribution: cumulative[i] is the weight of the first i + 1 texts. */
@@ -264,6 +361,7 @@ int main(int argc, char **argv)
     if (folder && lattice_model_open(runtime, folder, NULL, &model, &err) != LATTICE_OK) fail(err.message);
     for (size_t i = 0; i < n_sizes; i++) {
         measure_hits(runtime, sizes[i], NULL, json);
+        measure_floor(runtime, sizes[i], json);
         if (model) measure_hits(runtime, sizes[i], model, json);
     }
     compare_policies(runtime, json);

@@ -100,9 +100,7 @@ static bool add_chunk(lt_slab_pool *pool)
     pool->fresh = begin + (-(uintptr_t)begin & (align - 1));
     pool->fresh_end = pool->fresh + bytes;
 #ifdef MADV_HUGEPAGE
-#ifdef MADV_HUGEPAGE
     if (align == HUGE_BYTES) madvise(pool->fresh, bytes, MADV_HUGEPAGE); /* a wish: without it everything works */
-#endif
 #endif
     return true;
 }

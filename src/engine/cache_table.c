@@ -20,9 +20,9 @@ typedef struct slot {
 } slot;
 
 typedef struct shard {
-    /* Read by readers. */
-    _Alignas(128) slot *slots; /* [mask + 1], linear probing from hash.low & mask */
-    size_t mask;
+    /* Read by readers; before they count themselves, only to ask for the line early. */
+    _Alignas(128) slot *_Atomic slots; /* [mask + 1], linear probing from hash.low & mask */
+    atomic_size_t mask;
     atomic_bool changing;
     /* Of who changes the shard. */
     _Alignas(64) pthread_mutex_t lock;
@@ -31,10 +31,13 @@ typedef struct shard {
     uint64_t evictions;
 } shard;
 
-/* One place of readers: how many of them are in each shard, and what they found. */
+/* One place of readers. For each shard, one word: how many of them are in it (low bits), and above what they found there, so that
+ * counting a hit is part of leaving. */
+enum { READERS_BITS = 16 };
+static const uint64_t readers_mask = ((uint64_t)1 << READERS_BITS) - 1;
 typedef struct stripe {
-    _Alignas(128) atomic_uint readers[MAX_SHARDS];
-    atomic_ullong hits, misses;
+    _Alignas(128) atomic_uint_fast64_t readers[MAX_SHARDS];
+    atomic_ullong misses;
 } stripe;
 
 struct lt_cache_table {
@@ -138,7 +141,7 @@ static stripe *my_stripe(const lt_cache_table *t)
 
 /* Either the reader sees that the shard is changing, or who changes it sees the reader: both write first and then look, in one
  * order for all threads (seq_cst). */
-static void enter(shard *s, atomic_uint *readers)
+static void enter(shard *s, atomic_uint_fast64_t *readers)
 {
     for (;;) {
         atomic_fetch_add(readers, 1);
@@ -149,9 +152,9 @@ static void enter(shard *s, atomic_uint *readers)
     }
 }
 
-static void leave(atomic_uint *readers)
+static void leave(atomic_uint_fast64_t *readers, bool found)
 {
-    atomic_fetch_sub_explicit(readers, 1, memory_order_release);
+    atomic_fetch_add_explicit(readers, ((uint64_t)found << READERS_BITS) - 1, memory_order_release);
 }
 
 /* Keeps others from changing the shard. */
@@ -172,7 +175,7 @@ static void begin_change(lt_cache_table *t, shard *s)
     atomic_store(&s->changing, true);
     size_t number = (size_t)(s - t->shards);
     for (size_t i = 0; i < STRIPES; i++)
-        for (int tries = 0; atomic_load(&t->stripes[i].readers[number]); tries++)
+        for (int tries = 0; atomic_load(&t->stripes[i].readers[number]) & readers_mask; tries++)
             if (tries > TRIES) sched_yield();
 }
 
@@ -182,13 +185,25 @@ static void end_change(shard *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+static slot *slots_of(const shard *s)
+{
+    return atomic_load_explicit(&s->slots, memory_order_relaxed);
+}
+
+static size_t mask_of(const shard *s)
+{
+    return atomic_load_explicit(&s->mask, memory_order_relaxed);
+}
+
 static lt_cache_entry *shard_find(const shard *s, const lt_cache_key *key, size_t dim)
 {
-    if (!s->slots) return NULL;
-    for (size_t i = key->hash.low & s->mask;; i = (i + 1) & s->mask) {
-        lt_cache_entry *e = s->slots[i].entry;
+    const slot *slots = slots_of(s);
+    size_t mask = mask_of(s);
+    if (!slots) return NULL;
+    for (size_t i = key->hash.low & mask;; i = (i + 1) & mask) {
+        lt_cache_entry *e = slots[i].entry;
         if (!e) return NULL;
-        if (s->slots[i].tag != key->hash.low) continue;
+        if (slots[i].tag != key->hash.low) continue;
         /* It is the one but for a wonder: ask for all of it at once, rather than line by line as comparing and copying go on. */
         const char *bytes = (const char *)e;
         for (size_t at = 0; at < sizeof *e + (dim + key->n) * 4; at += 64) __builtin_prefetch(bytes + at);
@@ -200,7 +215,8 @@ bool lt_cache_table_find(lt_cache_table *t, const lt_cache_key *key, bool probe,
 {
     shard *s = shard_of(t, key->hash);
     stripe *mine = my_stripe(t);
-    atomic_uint *readers = &mine->readers[s - t->shards];
+    atomic_uint_fast64_t *readers = &mine->readers[s - t->shards];
+    __builtin_prefetch(slots_of(s) + (key->hash.low & mask_of(s))); /* wherever that is by now: nothing is read */
     enter(s, readers);
     lt_cache_entry *e = shard_find(s, key, dim);
     bool found = e && e->dim == dim;
@@ -209,11 +225,8 @@ bool lt_cache_table_find(lt_cache_table *t, const lt_cache_key *key, bool probe,
         /* Written only once: the line stays clean where an entry is only read. */
         if (!atomic_load_explicit(&e->found, memory_order_relaxed)) atomic_store_explicit(&e->found, true, memory_order_relaxed);
     }
-    leave(readers);
-    if (found)
-        atomic_fetch_add_explicit(&mine->hits, 1, memory_order_relaxed);
-    else if (!probe)
-        atomic_fetch_add_explicit(&mine->misses, 1, memory_order_relaxed);
+    leave(readers, found);
+    if (!found && !probe) atomic_fetch_add_explicit(&mine->misses, 1, memory_order_relaxed);
     return found;
 }
 
@@ -226,36 +239,43 @@ static void put_slot(slot *slots, size_t mask, lt_cache_entry *e)
     slots[i] = (slot){ e->hash.low, e };
 }
 
+static void set_slots(shard *s, slot *slots, size_t mask)
+{
+    atomic_store_explicit(&s->slots, slots, memory_order_relaxed);
+    atomic_store_explicit(&s->mask, mask, memory_order_relaxed);
+}
+
 /* Room for one more at three quarters full at most; false: no memory. */
 static bool grow_slots(lt_slab_pool *pool, shard *s)
 {
-    size_t size = s->slots ? s->mask + 1 : 0;
+    slot *old = slots_of(s);
+    size_t size = old ? mask_of(s) + 1 : 0;
     if (size && (s->n + 1) * 4 <= size * 3) return true;
     size_t larger = size ? size * 2 : MIN_SLOTS;
     slot *slots = lt_slab_alloc(pool, larger * sizeof *slots);
     if (!slots) return false;
     memset(slots, 0, larger * sizeof *slots);
     for (size_t i = 0; i < size; i++)
-        if (s->slots[i].entry) put_slot(slots, larger - 1, s->slots[i].entry);
-    if (size) lt_slab_release(pool, s->slots, size * sizeof *slots);
-    s->slots = slots;
-    s->mask = larger - 1;
+        if (old[i].entry) put_slot(slots, larger - 1, old[i].entry);
+    if (size) lt_slab_release(pool, old, size * sizeof *slots);
+    set_slots(s, slots, larger - 1);
     return true;
 }
 
 /* Empties e's slot and moves those behind it up, so that no probe ends early (Knuth 6.4, algorithm R). */
 static void remove_slot(shard *s, const lt_cache_entry *e)
 {
-    size_t hole = e->hash.low & s->mask;
-    while (s->slots[hole].entry != e) hole = (hole + 1) & s->mask;
-    for (size_t i = (hole + 1) & s->mask; s->slots[i].entry; i = (i + 1) & s->mask) {
-        size_t home = s->slots[i].tag & s->mask;
+    slot *slots = slots_of(s);
+    size_t mask = mask_of(s), hole = e->hash.low & mask;
+    while (slots[hole].entry != e) hole = (hole + 1) & mask;
+    for (size_t i = (hole + 1) & mask; slots[i].entry; i = (i + 1) & mask) {
+        size_t home = slots[i].tag & mask;
         /* An entry may move up only as far as its own home: when that lies in (hole, i], cyclically, it stays. */
-        if (((i - home) & s->mask) < ((i - hole) & s->mask)) continue;
-        s->slots[hole] = s->slots[i];
+        if (((i - home) & mask) < ((i - hole) & mask)) continue;
+        slots[hole] = slots[i];
         hole = i;
     }
-    s->slots[hole] = (slot){ 0 };
+    slots[hole] = (slot){ 0 };
 }
 
 /* ------------------------------------------------------------------ adding and evicting */
@@ -309,9 +329,10 @@ static void shard_clear(lt_cache_table *t, shard *s, bool evict)
     }
     atomic_fetch_sub(&t->entries, s->n);
     atomic_fetch_sub(&t->bytes, s->bytes);
-    if (s->slots) lt_slab_release(t->pool, s->slots, (s->mask + 1) * sizeof *s->slots);
-    s->slots = NULL;
-    s->mask = s->n = s->bytes = 0;
+    slot *slots = slots_of(s);
+    if (slots) lt_slab_release(t->pool, slots, (mask_of(s) + 1) * sizeof *slots);
+    set_slots(s, NULL, 0);
+    s->n = s->bytes = 0;
     s->newest = s->oldest = s->hand = NULL;
     end_change(s);
 }
@@ -361,7 +382,7 @@ static bool add(lt_cache_table *t, lt_cache_entry *e, bool replace)
     }
     bool added = !known && grow_slots(t->pool, s);
     if (added) {
-        put_slot(s->slots, s->mask, e);
+        put_slot(slots_of(s), mask_of(s), e);
         e->newer = NULL;
         e->older = s->newest;
         if (s->newest)
@@ -411,7 +432,7 @@ void lt_cache_table_get_stats(lt_cache_table *t, lt_cache_table_stats *stats)
 {
     *stats = (lt_cache_table_stats){ 0 };
     for (size_t i = 0; i < STRIPES; i++) {
-        stats->hits += atomic_load(&t->stripes[i].hits);
+        for (size_t k = 0; k < t->n_shards; k++) stats->hits += atomic_load(&t->stripes[i].readers[k]) >> READERS_BITS;
         stats->misses += atomic_load(&t->stripes[i].misses);
     }
     for (size_t i = 0; i < t->n_shards; i++) {
