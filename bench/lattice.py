@@ -35,7 +35,7 @@ class ModelInfo(c.Structure):
         ("compute", c.c_char_p), ("device", c.c_char_p), ("isa", c.c_char_p), ("n_parameters", c.c_uint64),
         ("weight_bytes", c.c_uint64), ("packed_bytes", c.c_uint64), ("workspace_bytes", c.c_uint64),
         ("workspace_touched_bytes", c.c_uint64), ("head", c.c_int), ("vocab_size", c.c_size_t), ("n_labels", c.c_size_t),
-        ("labels", c.c_void_p), ("n_scores", c.c_size_t),
+        ("labels", c.c_void_p), ("n_scores", c.c_size_t), ("n_devices", c.c_size_t),
     ]
 
 

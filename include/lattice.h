@@ -183,7 +183,8 @@ typedef enum lattice_compute {
 
 typedef struct lattice_model_options {
     lattice_compute compute;
-    const char *device;      /* "auto", "cpu", "cuda", "cuda:N", "metal"; NULL: auto. A GPU that cannot be used leaves the CPU, with a warning */
+    const char *device;      /* "auto", "cpu", "cuda", "cuda:N", "cuda:N,M" or "cuda:all" (several GPUs share the batches), "metal"; NULL: auto.
+                                A GPU that cannot be used leaves the others, or the CPU, with a warning */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"; NULL: auto */
     bool no_mmap;            /* read files into memory instead of mapping them */
     size_t batch_tokens;     /* token budget of one batch; 0: 16384 */
@@ -219,7 +220,7 @@ typedef struct lattice_model_info {
     size_t batch_tokens;       /* tokens of one batch */
     bool normalizes;           /* the checkpoint's vectors have unit length */
     const char *compute;       /* arithmetic in use: "f32", "bf16" or "int8" */
-    const char *device;        /* "cpu" or "cuda" */
+    const char *device;        /* "cpu", "cuda" or "metal" */
     const char *isa;           /* instruction set in use */
     uint64_t n_parameters;
     uint64_t weight_bytes;     /* bytes of the tensors in use, as stored */
@@ -231,6 +232,7 @@ typedef struct lattice_model_info {
     size_t n_labels;           /* logits of a pair: a classifier's labels; 2 (no, yes) for a reranker; 0: lattice_rerank is refused */
     const char *const *labels; /* [n_labels] their names: id2label of the checkpoint */
     size_t n_scores;           /* scores of a pair: 1 for one label and for a reranker, else n_labels */
+    size_t n_devices;          /* that share the batches: 1, or the number of GPUs */
 } lattice_model_info;
 
 /* Strings live as long as the model. */

@@ -39,6 +39,9 @@ typedef struct lt_compile_options {
 struct lt_backend {
     const char *name; /* "cpu" */
     const char *isa;  /* instruction set, "" for a GPU */
+    /* 0 and 1: a batch runs on one device. More: one of up to so many times max_tokens and max_seqs, or more still, is shared by
+     * so many devices; known after compile. */
+    size_t n_devices;
     /* False and a reason in words when the device cannot run the op. */
     bool (*supports)(const lt_backend *backend, const lt_plan *plan, const lt_op *op, const char **reason);
     /* Checks every op with `supports` (LATTICE_ERR_UNSUPPORTED naming op and reason), decides for every weight whether it is

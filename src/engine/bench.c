@@ -32,7 +32,7 @@ static lattice_status run_batches(lattice_model *m, const lt_window *window, lt_
     if (!lt_packer_begin(packer, window)) return lt_no_memory(err, window->n * 8, "a batch");
     for (;;) {
         bool more;
-        if (!lt_packer_next(packer, window, m->batch_tokens, m->max_seqs, 0, &more))
+        if (!lt_packer_next(packer, window, m->batch_tokens * lt_model_devices(m), lt_model_max_seqs(m), 0, &more))
             return lt_no_memory(err, m->batch_tokens * 12, "a batch");
         if (!more) return LATTICE_OK;
         packer->batch.pooling = m->sentence.pooling;
@@ -73,7 +73,8 @@ lattice_status lattice_bench_forward(lattice_model *m, size_t n_seqs, size_t seq
     lt_packer packer;
     lt_window_init(&window, m->mem);
     lt_packer_init(&packer, m->mem);
-    size_t width = lt_model_pooled_width(m, 0), seqs = n_seqs < m->max_seqs ? n_seqs : m->max_seqs;
+    size_t width = lt_model_pooled_width(m, 0), most = lt_model_max_seqs(m);
+    size_t seqs = n_seqs < most ? n_seqs : most;
     float *out = lt_alloc_array(m->mem, seqs, width * sizeof(float));
     lt_op_profile *ops = profile && n_rows ? lt_alloc_zero(m->mem, m->plan.n_ops * sizeof *ops) : NULL;
     lt_window_clear(&window, 0);

@@ -347,6 +347,7 @@ lattice_status lattice_model_describe(const lattice_model *m, bool tensors, bool
     write_memory(&w, &info);
     write_member(&w, "compute", info.compute);
     write_member(&w, "device", info.device);
+    write_number(&w, "n_devices", info.n_devices);
     write_member(&w, "isa", info.isa);
     write_tokenizer(&w, m);
     write_pooling(&w, &m->sentence);

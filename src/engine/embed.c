@@ -15,6 +15,8 @@
 
 /* The first window is small, so that computing begins early. */
 enum { FIRST_WINDOW_TEXTS = 512, WINDOW_TEXTS = 4096 };
+/* Batches for each of several devices in one run: the more there are, the less it weighs that they do not end together. */
+enum { ROUNDS = 8 };
 static const size_t window_bytes = (size_t)2 << 20;
 /* What an idle worker keeps of its largest arrays. */
 static const size_t kept_ids = (size_t)1 << 18, kept_floats = (size_t)1 << 19, kept_bytes = (size_t)1 << 20;
@@ -48,7 +50,7 @@ typedef struct embed_job {
     size_t n;
     lt_str prompt;
     size_t prompt_skip; /* tokens that pooling leaves out */
-    size_t max_length, budget;
+    size_t max_length, budget, max_seqs;
     size_t pooled_width, dim;
     bool normalize;
     lt_hash128 space; /* in options.cache */
@@ -218,7 +220,9 @@ static lattice_status resolve(embed_job *job, lattice_error *err)
                        "a batch of %zu tokens is more than the %zu that the model was opened for", o->batch_tokens,
                        model->batch_tokens);
     job->max_length = o->max_length ? o->max_length : job->inputs ? model->max_positions : model->max_length;
-    job->budget = o->batch_tokens ? o->batch_tokens : model->batch_tokens;
+    size_t n_devices = lt_model_devices(model), rounds = n_devices > 1 ? n_devices * ROUNDS : 1;
+    job->budget = o->batch_tokens ? o->batch_tokens : model->batch_tokens * rounds;
+    job->max_seqs = model->max_seqs * rounds;
     job->normalize = model->sentence.normalize && !o->no_normalize;
     if (job->inputs) return LATTICE_OK;
     if (!model->tokenizer && job->n)
@@ -486,7 +490,7 @@ static lattice_status run_window(embed_job *job, lt_worker *w, const text_window
     }
     for (;;) {
         bool more;
-        if (!lt_packer_next(&w->packer, window, job->budget, job->model->max_seqs, job->prompt_skip, &more))
+        if (!lt_packer_next(&w->packer, window, job->budget, job->max_seqs, job->prompt_skip, &more))
             return lt_no_memory(err, job->budget * 12, "a batch");
         if (!more) return LATTICE_OK;
         LT_TRY(run_batch(job, w, texts, err));

@@ -147,17 +147,16 @@ size_t lt_judge_past(const lt_rerank *job, const lt_window *window, size_t i)
 
 /* ------------------------------------------------------------------ states */
 
-/* The rows that all prompts share, into judge->prefix. */
-static lattice_status compute_prefix(lt_rerank *job, lattice_error *err)
+/* The rows that all prompts share, into a state. */
+static lattice_status compute_prefix(lt_rerank *job, lt_state **prefix, lattice_error *err)
 {
     lattice_model *model = job->model;
     lt_judge *judge = &job->judge;
     const lt_state_ops *states = model->backend->states;
-    judge->shared = judge->n_base / LT_BLOCK_ROWS * LT_BLOCK_ROWS;
-    LT_TRY(states->create(model->program, &judge->prefix, err));
+    LT_TRY(states->create(model->program, prefix, err));
     size_t n = judge->shared;
     if (n == 0) return LATTICE_OK;
-    LT_TRY(states->reserve(judge->prefix, n, err));
+    LT_TRY(states->reserve(*prefix, n, err));
     uint32_t *positions = lt_alloc_array(model->mem, n, sizeof *positions);
     if (!positions) return lt_no_memory(err, n * sizeof *positions, "a batch");
     for (size_t i = 0; i < n; i++) positions[i] = (uint32_t)i;
@@ -171,12 +170,25 @@ static lattice_status compute_prefix(lt_rerank *job, lattice_error *err)
                        .seq_starts = starts,
                        .out_rows = &row,
                        .past_lens = &past,
-                       .states = &judge->prefix };
+                       .states = prefix };
     lattice_status status = model->backend->run(model->program, &batch, LT_TAIL_SCORES, logits, NULL, err);
     lt_free(model->mem, positions);
     if (status != LATTICE_OK) return status;
-    states->commit(judge->prefix);
-    if (job->usage) job->usage->n_tokens += n;
+    states->commit(*prefix);
+    return LATTICE_OK;
+}
+
+/* New states live on the device that has the fewest, so that each has one. */
+static lattice_status compute_prefixes(lt_rerank *job, lattice_error *err)
+{
+    lt_judge *judge = &job->judge;
+    size_t n = lt_model_devices(job->model);
+    judge->shared = judge->n_base / LT_BLOCK_ROWS * LT_BLOCK_ROWS;
+    judge->prefixes = lt_alloc_zero(job->model->mem, n * sizeof *judge->prefixes);
+    if (!judge->prefixes) return lt_no_memory(err, n * sizeof *judge->prefixes, "states");
+    judge->n_prefixes = n;
+    for (size_t i = 0; i < n; i++) LT_TRY(compute_prefix(job, &judge->prefixes[i], err));
+    if (job->usage) job->usage->n_tokens += judge->shared;
     return LATTICE_OK;
 }
 
@@ -187,7 +199,7 @@ lattice_status lt_judge_begin(lt_rerank *job, lattice_error *err)
     size_t row_bytes = model->backend->states->bytes(model->program, LT_BLOCK_ROWS) / LT_BLOCK_ROWS;
     if (row_bytes > 0 && job->budget > state_bytes / row_bytes) job->budget = state_bytes / row_bytes;
     if (job->budget == 0) job->budget = 1;
-    return compute_prefix(job, err);
+    return compute_prefixes(job, err);
 }
 
 void lt_judge_end(lt_rerank *job)
@@ -195,7 +207,8 @@ void lt_judge_end(lt_rerank *job)
     const lattice_allocator *mem = job->model->mem;
     lt_judge *judge = &job->judge;
     for (size_t i = 0; i < judge->n_states; i++) job->model->backend->states->free(judge->states[i]);
-    job->model->backend->states->free(judge->prefix);
+    for (size_t i = 0; i < judge->n_prefixes; i++) job->model->backend->states->free(judge->prefixes[i]);
+    lt_free(mem, judge->prefixes);
     lt_tokens_free(&judge->suffix);
     lt_buf_free(&judge->text);
     lt_free(mem, judge->base);
@@ -213,7 +226,7 @@ static lattice_status take_state(lt_rerank *job, size_t s, size_t past, lattice_
     const lt_state_ops *states = job->model->backend->states;
     if (s < judge->n_states && states->length(judge->states[s]) == past) return LATTICE_OK;
     lt_state *state;
-    LT_TRY(states->fork(judge->prefix, &state, err));
+    LT_TRY(states->fork(judge->prefixes[s % judge->n_prefixes], &state, err));
     lattice_status status = states->truncate(state, past, err);
     if (status != LATTICE_OK) {
         states->free(state);

@@ -63,41 +63,52 @@ static void count_weights(lattice_model *m)
     }
 }
 
-/* The GPU and behind it the CPU, which takes over in float32 where the GPU fails, whatever the CPU could do faster. Owns the
- * device. */
-static lattice_status pair_backends(lattice_model *m, const lattice_model_options *options, lt_gpu_device *device,
-                                    lt_backend **pair, lattice_error *err)
+/* Backends on the devices, which they own; on failure all are freed. */
+static lattice_status open_gpus(lattice_model *m, const lattice_model_options *options, const lt_gpu_devices *devices,
+                                lt_backend *gpus[LT_GPU_MAX_DEVICES], lattice_error *err)
 {
     lt_gpu_shape shape;
     char reason[LT_GPU_REASON];
-    lt_backend *gpu = NULL, *cpu = NULL;
+    size_t n = 0, taken = 0;
     lattice_status status = lt_gpu_shape_of(&m->plan, &shape, err);
     if (status == LATTICE_OK && !lt_gpu_shape_admits(&shape, reason))
         status = lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s", reason);
-    if (status != LATTICE_OK) {
-        device->free(device);
-        return status;
+    for (; status == LATTICE_OK && taken < devices->n; taken++) {
+        status = lt_gpu_backend_create(m->runtime, devices->device[taken], options->compute, &gpus[n], err);
+        if (status == LATTICE_OK) n++;
     }
-    LT_TRY(lt_gpu_backend_create(m->runtime, device, options->compute, &gpu, err));
-    status = lt_cpu_backend_create(m->runtime, options->isa, LATTICE_COMPUTE_F32, &cpu, err);
-    if (status == LATTICE_OK) status = lt_fallback_backend_create(m->runtime, gpu, cpu, m->config.gpu_max_seq_len, pair, err);
-    if (status != LATTICE_OK) {
-        if (cpu) cpu->free(cpu);
-        gpu->free(gpu);
-    }
+    if (status == LATTICE_OK) return LATTICE_OK;
+    for (size_t i = 0; i < n; i++) gpus[i]->free(gpus[i]);
+    for (size_t i = taken; i < devices->n; i++) devices->device[i]->free(devices->device[i]);
     return status;
 }
 
-/* Compiles for a GPU, where one is wanted, there and able to take the model; else leaves m->program NULL, with a warning that
+/* The GPUs and behind them the CPU, which takes over in float32 where they fail, whatever the CPU could do faster. Owns the
+ * devices. */
+static lattice_status join_backends(lattice_model *m, const lattice_model_options *options, const lt_gpu_devices *devices,
+                                    lt_backend **joined, lattice_error *err)
+{
+    lt_backend *gpus[LT_GPU_MAX_DEVICES], *cpu = NULL;
+    LT_TRY(open_gpus(m, options, devices, gpus, err));
+    lattice_status status = lt_cpu_backend_create(m->runtime, options->isa, LATTICE_COMPUTE_F32, &cpu, err);
+    if (status == LATTICE_OK)
+        status = lt_fallback_backend_create(m->runtime, gpus, devices->n, cpu, m->config.gpu_max_seq_len, joined, err);
+    if (status == LATTICE_OK) return LATTICE_OK;
+    if (cpu) cpu->free(cpu);
+    for (size_t i = 0; i < devices->n; i++) gpus[i]->free(gpus[i]);
+    return status;
+}
+
+/* Compiles for GPUs, where they are wanted, there and able to take the model; else leaves m->program NULL, with a warning that
  * says why (INV-4). */
 static lattice_status compile_on_gpu(lattice_model *m, const lattice_model_options *options, const lt_compile_options *compile,
                                      lattice_error *err)
 {
-    lt_gpu_device *device;
+    lt_gpu_devices devices;
     lattice_error why;
-    LT_TRY(lt_gpu_select(m->runtime, options->device, &device, err));
-    if (!device) return LATTICE_OK;
-    lattice_status status = pair_backends(m, options, device, &m->backend, &why);
+    LT_TRY(lt_gpu_select(m->runtime, options->device, &devices, err));
+    if (devices.n == 0) return LATTICE_OK;
+    lattice_status status = join_backends(m, options, &devices, &m->backend, &why);
     if (status == LATTICE_OK) status = m->backend->compile(m->backend, &m->plan, compile, &m->program, &why);
     if (status == LATTICE_OK) return LATTICE_OK;
     lt_log(m->runtime, LATTICE_LOG_WARNING, "%s: running on the CPU: %s", m->folder, why.message);
@@ -297,6 +308,7 @@ void lattice_model_get_info(const lattice_model *m, lattice_model_info *info)
                   : is_reranker ? no_yes
                                 : NULL,
         .n_scores = is_classifier ? m->config.n_labels : is_reranker,
+        .n_devices = lt_model_devices(m),
     };
 }
 

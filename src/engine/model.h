@@ -63,6 +63,18 @@ struct lattice_model {
 /* Floats of a pooled vector before the Dense modules, under `pooling` (0: the model's). */
 size_t lt_model_pooled_width(const lattice_model *model, unsigned pooling);
 
+/* How many devices share the model's batches. */
+static inline size_t lt_model_devices(const lattice_model *model)
+{
+    return model->backend->n_devices > 1 ? model->backend->n_devices : 1;
+}
+
+/* Sequences of a batch that is shared by all devices. */
+static inline size_t lt_model_max_seqs(const lattice_model *model)
+{
+    return model->max_seqs * lt_model_devices(model);
+}
+
 /* What the model's head gives: a classifier's scores before anything else. */
 lattice_head lt_model_head(const lattice_model *model);
 

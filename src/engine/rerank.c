@@ -146,7 +146,7 @@ static lattice_status run_window(lt_rerank *job, const lt_window *window, lattic
     if (job->usage) job->usage->n_truncated += window->n_truncated;
     for (;;) {
         bool more;
-        if (!lt_packer_next(&job->packer, window, job->budget, job->model->max_seqs, 0, &more))
+        if (!lt_packer_next(&job->packer, window, job->budget, lt_model_max_seqs(job->model), 0, &more))
             return lt_no_memory(err, job->budget * 12, "a batch");
         if (!more) return LATTICE_OK;
         LT_TRY(run_batch(job, window, err));
@@ -221,7 +221,7 @@ static lattice_status resolve(lt_rerank *job, lattice_error *err)
     job->n_labels = info.n_labels;
     job->n_scores = info.n_scores;
     job->max_length = o->max_length ? o->max_length : model->max_length;
-    job->budget = o->batch_tokens ? o->batch_tokens : model->batch_tokens;
+    job->budget = o->batch_tokens ? o->batch_tokens : model->batch_tokens * lt_model_devices(model);
     return LATTICE_OK;
 }
 

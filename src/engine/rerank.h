@@ -12,8 +12,9 @@ typedef struct lt_judge {
     size_t n_base, base_capacity;
     size_t n_prefix; /* of them, before the instruction */
     size_t room;     /* tokens that instruction, query and document may have together */
-    size_t shared;   /* rows of `prefix`: n_base less what is over a multiple of 64 */
-    lt_state *prefix;
+    size_t shared;   /* rows of the prefixes: n_base less what is over a multiple of 64 */
+    lt_state **prefixes; /* [n_prefixes] the same rows, one for each device */
+    size_t n_prefixes;
     lt_buf text;   /* the middle of a prompt */
     uint32_t *own; /* what a document's prompt has behind the shared rows */
     size_t own_capacity;

@@ -210,7 +210,7 @@ lattice_status lt_scheduler_submit(lt_scheduler *s, lt_job *job, lattice_error *
                                  .alone = job->work == LT_WORK_CALL,
                                  .n = job->n,
                                  .starts = job->starts,
-                                 .max_units = job->model->max_seqs };
+                                 .max_units = lt_model_max_seqs(job->model) };
     lattice_status status = LATTICE_OK;
     pthread_mutex_lock(&s->lock);
     if (job->is_cancelled || s->stop) {

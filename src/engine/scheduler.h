@@ -17,7 +17,7 @@
 typedef struct lt_scheduler lt_scheduler;
 
 typedef struct lt_scheduler_options {
-    size_t batch_tokens; /* budget of a batch; 0: 16384. Models must have been opened with at least as much */
+    size_t batch_tokens; /* budget of a batch; 0: 16384. Each device of a model must have been opened with its part of it at least */
     size_t queue_tokens; /* tokens that may wait; 0: 16 batches. A job that finds the queue empty is always admitted */
 } lt_scheduler_options;
 

@@ -66,9 +66,13 @@ static lattice_status serve(lt_server *server, lattice_error *err)
     const lt_server_options *o = &server->options;
     server->infos = lt_alloc_array(server->mem, o->n_models, sizeof *server->infos);
     if (!server->infos) return lt_no_memory(err, o->n_models * sizeof *server->infos, "the list of models");
-    for (size_t i = 0; i < o->n_models; i++) lattice_model_get_info(o->models[i].model, &server->infos[i]);
+    size_t n_devices = SIZE_MAX; /* of the model with the fewest: no batch may be too large for one of them */
+    for (size_t i = 0; i < o->n_models; i++) {
+        lattice_model_get_info(o->models[i].model, &server->infos[i]);
+        if (server->infos[i].n_devices < n_devices) n_devices = server->infos[i].n_devices;
+    }
     LT_TRY(meet_models(server, err));
-    const lt_scheduler_options options = { .batch_tokens = o->max_batch_tokens, .queue_tokens = o->max_queue_tokens };
+    const lt_scheduler_options options = { .batch_tokens = o->max_batch_tokens * n_devices, .queue_tokens = o->max_queue_tokens };
     LT_TRY(lt_scheduler_create(server->runtime, &options, &server->scheduler, err));
     LT_TRY(lt_prefixes_create(server->mem, o->prefix_bytes, &server->prefixes, err));
     lt_loop *loop;

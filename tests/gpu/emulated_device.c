@@ -1,20 +1,40 @@
 /* The table of device.h over the emulator: memory is the host's, the template's Metal text is compiled by clang. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/gpu/template.h"
 #include "emulator.h"
 
-long lt_emulated_fail_at, lt_emulated_launches;
-size_t lt_emulated_memory;
+int lt_emulated_devices = 1, lt_emulated_fail_device = -1, lt_emulated_meet;
+long lt_emulated_fail_at, lt_emulated_launches, lt_emulated_launches_of[LT_EMULATED_MOST];
+size_t lt_emulated_memory, lt_emulated_used_of[LT_EMULATED_MOST];
 lattice_status lt_emulated_open_status;
+
+/* The emulator runs one group at a time: several devices take turns. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t met = PTHREAD_COND_INITIALIZER;
+static unsigned arrived; /* devices */
+
+void lt_emulated_reset(void)
+{
+    lt_emulated_devices = 1;
+    lt_emulated_fail_device = -1;
+    lt_emulated_meet = 0;
+    lt_emulated_fail_at = lt_emulated_launches = 0;
+    memset(lt_emulated_launches_of, 0, sizeof lt_emulated_launches_of);
+    lt_emulated_memory = 0;
+    lt_emulated_open_status = LATTICE_OK;
+}
 
 typedef struct emulated {
     lt_gpu_device base;
     lattice_runtime *runtime;
-    size_t used;
+    int number;
+    bool failed;
 } emulated;
 
 typedef struct library {
@@ -124,12 +144,12 @@ static lattice_status allocate(lt_gpu_device *device, size_t size, void **memory
 {
     emulated *d = (emulated *)device;
     *memory = NULL;
-    if (lt_emulated_memory > 0 && (size > lt_emulated_memory || d->used > lt_emulated_memory - size))
+    if (lt_emulated_memory > 0 && (size > lt_emulated_memory || lt_emulated_used_of[d->number] > lt_emulated_memory - size))
         return lt_fail(err, LATTICE_ERR_NO_MEMORY, "emulated: no memory for %zu bytes", size);
     block *b = malloc(sizeof *b + size);
     if (!b) return lt_no_memory(err, size, "emulated memory");
     b->size = size;
-    d->used += size;
+    lt_emulated_used_of[d->number] += size;
     memset(b + 1, 0xff, size); /* NaN: what was never written is seen */
     *memory = b + 1;
     return LATTICE_OK;
@@ -139,7 +159,7 @@ static void release(lt_gpu_device *device, void *memory)
 {
     if (!memory) return;
     block *b = (block *)memory - 1;
-    ((emulated *)device)->used -= b->size;
+    lt_emulated_used_of[((emulated *)device)->number] -= b->size;
     free(b);
 }
 
@@ -183,17 +203,49 @@ bool lt_emulated_run(void *kernel_of, void *const *arguments, int n, size_t grid
                       group_size, fault);
 }
 
-static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, lattice_error *err)
+static lattice_status launch_in_turn(emulated *d, const lt_gpu_launch *l, lattice_error *err)
 {
-    (void)device;
     void *arguments[LT_GPU_MAX_BUFFERS + 1];
     const char *fault;
-    if (++lt_emulated_launches == lt_emulated_fail_at) return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: injected fault");
+    lt_emulated_launches_of[d->number]++;
+    bool fails = ++lt_emulated_launches >= lt_emulated_fail_at && lt_emulated_fail_at > 0 &&
+                 (lt_emulated_fail_device < 0 || lt_emulated_fail_device == d->number);
+    d->failed = d->failed || fails;
+    if (d->failed) return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: injected fault");
     for (int i = 0; i < l->n_buffers; i++) arguments[i] = address(l->buffers[i], 0);
     arguments[l->n_buffers] = (void *)(uintptr_t)l->args;
     if (!lt_emulated_run(l->kernel, arguments, l->n_buffers + 1, l->grid[0], l->grid[1], l->threads, &fault))
         return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: %s", fault);
     return LATTICE_OK;
+}
+
+/* With the turn, which is given up meanwhile. */
+static bool meet_others(const emulated *d)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 120;
+    arrived |= 1u << d->number;
+    if (__builtin_popcount(arrived) >= lt_emulated_meet) {
+        lt_emulated_meet = 0;
+        arrived = 0;
+        pthread_cond_broadcast(&met);
+    }
+    while (lt_emulated_meet > 0) {
+        if (pthread_cond_timedwait(&met, &turn, &end) != 0) return false;
+    }
+    return true;
+}
+
+static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, lattice_error *err)
+{
+    pthread_mutex_lock(&turn);
+    lattice_status status = LATTICE_OK;
+    if (lt_emulated_meet > 0 && !meet_others((emulated *)device))
+        status = lt_fail(err, LATTICE_ERR_DEVICE, "emulated: the other devices have nothing to do");
+    if (status == LATTICE_OK) status = launch_in_turn((emulated *)device, l, err);
+    pthread_mutex_unlock(&turn);
+    return status;
 }
 
 static lattice_status finish(lt_gpu_device *device, lattice_error *err)
@@ -214,10 +266,11 @@ static lattice_status open_emulated(lattice_runtime *runtime, int index, lt_gpu_
     *device = NULL;
     if (lt_emulated_open_status != LATTICE_OK)
         return lt_fail(err, lt_emulated_open_status, "emulated: the device does not start");
-    if (index != 0) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "emulated: there is no device %d", index);
+    if (index >= lt_emulated_devices) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "emulated: there is no device %d", index);
     emulated *d = lt_alloc_zero(&runtime->mem, sizeof *d);
     if (!d) return lt_no_memory(err, sizeof *d, "a device");
     d->runtime = runtime;
+    d->number = index;
     d->base = (lt_gpu_device){
         .driver = "emulated",
         .name = "emulated Metal",

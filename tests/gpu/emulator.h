@@ -15,14 +15,25 @@ bool lt_emulate(void *kernel, void *const *arguments, int n_arguments, uint32_t 
 /* In which order runnable threads go on: 0 ascending, 1 descending, others permute simdgroups. */
 extern unsigned lt_emulator_order;
 
-/* A device on the emulator. It fails at launch number lt_emulated_fail_at (counted from 1; 0: never), and has memory for
- * lt_emulated_memory bytes (0: no limit). */
+/* Devices on the emulator, lt_emulated_devices of them. Number lt_emulated_fail_device (-1: any) fails at launch number
+ * lt_emulated_fail_at of all (counted from 1; 0: never) and at all later ones, and each has memory for lt_emulated_memory bytes
+ * (0: no limit). */
+enum { LT_EMULATED_MOST = 4 };
 extern const lt_gpu_driver lt_gpu_emulated;
+extern int lt_emulated_devices;
 extern long lt_emulated_fail_at;
-extern long lt_emulated_launches;
+extern int lt_emulated_fail_device;
+extern long lt_emulated_launches;                   /* of all devices */
+extern long lt_emulated_launches_of[LT_EMULATED_MOST];
+/* A device's next launch waits until so many devices have come to theirs (0: it does not): proof that they work at the same time.
+ * Gives up, and fails, after two minutes. */
+extern int lt_emulated_meet;
 extern size_t lt_emulated_memory;
+extern size_t lt_emulated_used_of[LT_EMULATED_MOST]; /* bytes allocated */
 /* What the driver's open says instead of opening; LATTICE_OK: it opens. */
 extern lattice_status lt_emulated_open_status;
+/* Back to one device that works. */
+void lt_emulated_reset(void);
 
 /* What the device is made of, for a Metal that is made up: a source compiled, its kernels (NULL: no such), and one of them run on a
  * grid, as lt_emulate does. */

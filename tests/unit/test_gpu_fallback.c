@@ -34,18 +34,14 @@ static void begin(subject *s)
     o.log_user = s;
     assert_ok_err(lattice_runtime_create(&o, &s->runtime, &err), &err);
     s->runtime->gpu_driver = &lt_gpu_emulated;
-    lt_emulated_fail_at = lt_emulated_launches = 0;
-    lt_emulated_memory = 0;
-    lt_emulated_open_status = LATTICE_OK;
+    lt_emulated_reset();
     unsetenv("LATTICE_NO_GPU");
 }
 
 static void end(subject *s)
 {
     lattice_runtime_free(s->runtime);
-    lt_emulated_fail_at = 0;
-    lt_emulated_memory = 0;
-    lt_emulated_open_status = LATTICE_OK;
+    lt_emulated_reset();
 }
 
 static lattice_model *open_on(subject *s, const char *folder, const char *device)

@@ -13,10 +13,17 @@
 
 /* ------------------------------------------------------------------ opening */
 
-/* The device that `name` asks for: "auto" or NULL, "cpu", "cuda", "cuda:1", "metal". *device is NULL when the CPU is to be used;
- * why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning. The only place that reads the environment.
- */
-lattice_status lt_gpu_select(lattice_runtime *runtime, const char *name, lt_gpu_device **device, lattice_error *err);
+enum { LT_GPU_MAX_DEVICES = 64 };
+
+typedef struct lt_gpu_devices {
+    lt_gpu_device *device[LT_GPU_MAX_DEVICES];
+    size_t n;
+} lt_gpu_devices;
+
+/* The devices that `name` asks for: "auto" or NULL, "cpu", "cuda", "cuda:1", "cuda:0,1", "cuda:all", "metal". None when the CPU is
+ * to be used; why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning, as is one of several that does
+ * not start. The only place that reads the environment. */
+lattice_status lt_gpu_select(lattice_runtime *runtime, const char *name, lt_gpu_devices *devices, lattice_error *err);
 
 /* LATTICE_ERR_INVALID_ARGUMENT when `name` is no device's. */
 lattice_status lt_gpu_check_name(const lattice_runtime *runtime, const char *name, lattice_error *err);
