@@ -174,11 +174,11 @@ typedef struct lattice_model lattice_model;
 
 /* Arithmetic of the matrix products, attention included. */
 typedef enum lattice_compute {
-    /* int8 for Q8_0 weights; bf16 for 16-bit weights where the CPU multiplies it fast, and on a GPU for bfloat16 weights; else f32 */
+    /* int8 for weights in 8 bits; bf16 for 16-bit weights where the CPU multiplies it fast, and on a GPU for bfloat16 weights; else f32 */
     LATTICE_COMPUTE_AUTO = 0,
     LATTICE_COMPUTE_F32 = 1,  /* the reference */
     LATTICE_COMPUTE_BF16 = 2, /* operands rounded to bfloat16, sums in float32; LATTICE_ERR_UNSUPPORTED where the set has none */
-    LATTICE_COMPUTE_INT8 = 3, /* Q8_0 weights times activations quantised alike; LATTICE_ERR_UNSUPPORTED where none are Q8_0 */
+    LATTICE_COMPUTE_INT8 = 3, /* bytes: Q8_0 as it is, an encoder's other weights by rows; LATTICE_ERR_UNSUPPORTED where are neither */
 } lattice_compute;
 
 typedef struct lattice_model_options {
@@ -693,7 +693,7 @@ typedef struct lattice_machine_peak {
     double gflops_f32;  /* fused multiply-adds of the instruction set in use, all threads, registers only; 2 FLOP each */
     double gflops_bf16; /* the same of bfloat16 products; 0 where the set has none */
     double read_gb_s;   /* streaming reads of a buffer far larger than the caches, all threads */
-    double gops_int8;   /* products of bytes as Q8_0 weights use them; 2 operations each */
+    double gops_int8;   /* products of bytes as weights in 8 bits use them; 2 operations each */
 } lattice_machine_peak;
 
 /* Measures the machine (takes about `seconds`). isa NULL: the best set. */

@@ -490,7 +490,8 @@ double lt_op_bytes(const lt_plan *plan, const lt_op *op, const lt_batch *batch)
         if (op->weight[i] == LT_NONE) continue;
         const lt_weight *w = &plan->weights[op->weight[i]];
         double rows = op->code == LT_OP_EMBED ? (double)batch->n_tokens : (double)w->rows;
-        bytes += rows * (double)w->cols * (w->dtype == LT_Q8_0 ? 34.0 / 32 : (double)lt_dtype_size(w->dtype));
+        double size = w->dtype == LT_Q8_0 ? 34.0 / 32 : w->dtype == LT_INT8_ROWS ? 1 : (double)lt_dtype_size(w->dtype);
+        bytes += rows * (double)w->cols * size;
     }
     return bytes;
 }

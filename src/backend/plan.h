@@ -100,6 +100,7 @@ typedef struct lt_op {
     float eps;
     float scale;              /* attention */
     bool glu;                 /* linear */
+    bool int8;                /* linear: its family bears weights and inputs in int8 by rows (format/int8.h), where that is asked for */
     size_t n_heads, n_kv_heads, head_dim;
     size_t value_dim;         /* gated_delta: n_heads value heads of value_dim, n_kv_heads key heads of head_dim */
     size_t rotary_dim;        /* qk_norm_rope: the first dimensions of a head, rotated in pairs (i, i + rotary_dim / 2) */

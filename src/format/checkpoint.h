@@ -15,6 +15,7 @@ typedef enum lt_dtype {
     LT_F16,
     LT_BF16,
     LT_Q8_0,     /* blocks of 32 int8 with a half scale; our own files */
+    LT_INT8_ROWS, /* int8 with a float32 scale a row, format/int8.h; our own files */
     LT_I8,
     LT_U8,
     LT_I16,
@@ -26,7 +27,7 @@ typedef enum lt_dtype {
 } lt_dtype;
 
 const char *lt_dtype_name(lt_dtype dtype);
-/* Bytes of an element; 0 for Q8_0 and LT_OTHER. */
+/* Bytes of an element; 0 for Q8_0, INT8_ROWS and LT_OTHER. */
 size_t lt_dtype_size(lt_dtype dtype);
 
 #define LT_MAX_RANK 8

@@ -6,6 +6,7 @@
 #include "format/safetensors.h"
 
 #include "format/json.h"
+#include "format/int8.h"
 #include "format/q8_0.h"
 
 /* ------------------------------------------------------------------ types */
@@ -16,13 +17,14 @@ typedef struct dtype_entry {
     unsigned bits; /* of an element; 0: blocks */
 } dtype_entry;
 
-/* Every type that safetensors files have, and our own Q8_0. Those that are LT_OTHER can be listed but not computed with. */
+/* Every type that safetensors files have, and our own Q8_0 and INT8_ROWS. Those that are LT_OTHER can be listed but not computed with. */
 // clang-format off
 static const dtype_entry dtypes[] = {
     { "F32", LT_F32, 32 },        { "F16", LT_F16, 16 },        { "BF16", LT_BF16, 16 },
     { "Q8_0", LT_Q8_0, 0 },       { "I8", LT_I8, 8 },           { "U8", LT_U8, 8 },
     { "I16", LT_I16, 16 },        { "I32", LT_I32, 32 },        { "I64", LT_I64, 64 },
     { "F64", LT_F64, 64 },        { "BOOL", LT_BOOL, 8 },
+    { "INT8_ROWS", LT_INT8_ROWS, 0 },
     { "U16", LT_OTHER, 16 },      { "U32", LT_OTHER, 32 },      { "U64", LT_OTHER, 64 },
     { "C64", LT_OTHER, 64 },      { "F8_E4M3", LT_OTHER, 8 },   { "F8_E5M2", LT_OTHER, 8 },
     { "F8_E8M0", LT_OTHER, 8 },   { "F8_E4M3FNUZ", LT_OTHER, 8 }, { "F8_E5M2FNUZ", LT_OTHER, 8 },
@@ -133,16 +135,17 @@ static lattice_status check_quantization(header_reader *r)
 {
     const lt_safetensors *out = r->out;
     r->tensor = lt_str_of(metadata_key);
-    if (out->quantization.data && !lt_str_is(out->quantization, "q8_0"))
-        return lt_fail(r->fault, LATTICE_ERR_UNSUPPORTED, "quantisation '%.*s' is not known; q8_0 is",
+    if (out->quantization.data && !lt_str_is(out->quantization, "q8_0") && !lt_str_is(out->quantization, LT_INT8_QUANTIZATION))
+        return lt_fail(r->fault, LATTICE_ERR_UNSUPPORTED, "quantisation '%.*s' is not known; q8_0 and int8 are",
                        LT_STR_ARG(out->quantization));
     for (size_t i = 0; i < out->n; i++) {
-        if (out->tensors[i].dtype != LT_Q8_0) continue;
+        if (out->tensors[i].dtype != LT_Q8_0 && out->tensors[i].dtype != LT_INT8_ROWS) continue;
+        const char *type = lt_dtype_name(out->tensors[i].dtype);
         r->tensor = out->tensors[i].name;
-        if (!out->layout.data) return lt_fail(r->fault, LATTICE_ERR_FORMAT, "Q8_0 in a file without " LT_LAYOUT_KEY);
+        if (!out->layout.data) return lt_fail(r->fault, LATTICE_ERR_FORMAT, "%s in a file without " LT_LAYOUT_KEY, type);
         if (!lt_str_is(out->layout, LT_Q8_0_LAYOUT))
-            return lt_fail(r->fault, LATTICE_ERR_UNSUPPORTED, "layout '%.*s' of Q8_0 is not known; " LT_Q8_0_LAYOUT " is",
-                           LT_STR_ARG(out->layout));
+            return lt_fail(r->fault, LATTICE_ERR_UNSUPPORTED, "layout '%.*s' of %s is not known; " LT_Q8_0_LAYOUT " is",
+                           LT_STR_ARG(out->layout), type);
     }
     return LATTICE_OK;
 }
@@ -186,6 +189,12 @@ static lattice_status byte_size(header_reader *r, lt_tensor *tensor, const dtype
         if (tensor->rank != 2 || tensor->shape[1] % LT_Q8_0_BLOCK != 0)
             return lt_fail(r->fault, LATTICE_ERR_FORMAT, "Q8_0 needs two dimensions, the last of them divisible by 32");
         if (!lt_q8_0_size(tensor->shape[0], tensor->shape[1], bytes)) return lt_fail(r->fault, LATTICE_ERR_FORMAT, overflow);
+        return LATTICE_OK;
+    }
+    if (type->dtype == LT_INT8_ROWS) {
+        if (tensor->rank != 2) return lt_fail(r->fault, LATTICE_ERR_FORMAT, "INT8_ROWS needs two dimensions");
+        if (!lt_int8_size(tensor->shape[0], tensor->shape[1], bytes))
+            return lt_fail(r->fault, LATTICE_ERR_FORMAT, "INT8_ROWS of that shape is too large");
         return LATTICE_OK;
     }
     size_t bits;

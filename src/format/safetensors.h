@@ -21,7 +21,7 @@ typedef struct lt_safetensors {
     lt_tensor *tensors;        /* [n] as listed in the header; shard is 0, offset counts from the start of the file */
     const lt_tensor **by_name; /* [n] sorted by name, bytewise */
     size_t n, capacity;
-    lt_str quantization, layout; /* of the metadata, in files that `quantize` wrote: "q8_0", LT_Q8_0_LAYOUT; data NULL: not there */
+    lt_str quantization, layout; /* of the metadata, in files that `quantize` wrote: "q8_0" or "int8", LT_Q8_0_LAYOUT; data NULL: not there */
 } lt_safetensors;
 
 /* Checks the first 8 bytes of a file of `file_size` bytes and gives the header's length. `name` is for messages. */

@@ -38,6 +38,7 @@ static lattice_status linear(recorder *r, const char *name, int in, size_t in_wi
     op.in[0] = lt_all(in);
     if (residual != LT_NONE) op.in[1] = lt_all(residual);
     op.activation = activation;
+    op.int8 = rows == LT_ROWS_TOKENS; /* not a classifier's, which are small and end in a score */
     op.out[0] = *out = lt_plan_value(r->plan, rows, width, label);
     lt_plan_op(r->plan, op);
     return LATTICE_OK;
@@ -103,6 +104,7 @@ static lattice_status self_attention(recorder *r, size_t layer, int x, int *out)
     LT_TRY(lt_bind_joined(&r->binder, bias_names, 3, rows, 1, 1, &join.weight[1]));
     int qkv = lt_plan_value(r->plan, LT_ROWS_TOKENS, 3 * r->hidden, "qkv");
     join.in[0] = lt_all(x);
+    join.int8 = true;
     join.out[0] = qkv;
     lt_plan_op(r->plan, join);
 

@@ -104,10 +104,10 @@ static lattice_status find_checked(lt_binder *binder, const char *name, size_t r
                        lt_checkpoint_folder(binder->checkpoint), name);
     }
     if (tensor->dtype != LT_F32 && tensor->dtype != LT_F16 && tensor->dtype != LT_BF16 &&
-        (tensor->dtype != LT_Q8_0 || rank != 2)) {
-        return lt_fail(binder->err, LATTICE_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type %.*s; supported are F32, F16 and BF16%s",
+        ((tensor->dtype != LT_Q8_0 && tensor->dtype != LT_INT8_ROWS) || rank != 2)) {
+        return lt_fail(binder->err, LATTICE_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type %.*s; supported are F32, F16, BF16%s",
                        file_of(binder, tensor), LT_STR_ARG(tensor->name), LT_STR_ARG(tensor->dtype_name),
-                       rank == 2 ? " and Q8_0" : "");
+                       rank == 2 ? ", Q8_0 and INT8_ROWS" : "");
     }
     bool fits = tensor->rank == rank && tensor->shape[0] == rows && (rank == 1 || tensor->shape[rank - 1] == cols) &&
                 (rank < 3 || tensor->shape[1] == 1);

@@ -28,7 +28,7 @@ void lt_binder_close(lt_binder *binder);
 bool lt_binder_has(const lt_binder *binder, const char *name);
 
 /* Record a weight of the plan in *out. Missing: LATTICE_ERR_FORMAT naming it; another shape: the same, naming both shapes; a type
- * other than F32, F16, BF16 and, of a matrix, Q8_0: LATTICE_ERR_UNSUPPORTED. */
+ * other than F32, F16, BF16 and, of a matrix, Q8_0 and INT8_ROWS: LATTICE_ERR_UNSUPPORTED. */
 lattice_status lt_bind_matrix(lt_binder *binder, const char *name, size_t rows, size_t cols, int *out);
 lattice_status lt_bind_vector(lt_binder *binder, const char *name, size_t n, int *out);
 /* The taps of a depthwise convolution, stored as [channels, 1, taps]: a weight of `channels` rows and `taps` columns. */

@@ -123,6 +123,15 @@ class Families(Case):
     def test_xlm_roberta(self):
         self.embeddings("xlmr-mean", 0.999)
 
+    def test_int8_by_rows_of_encoders(self):
+        for name in ("bert-cls", "bert-mean-f16", "roberta-max", "xlmr-mean"):
+            cases = golden(name)["cases"]
+            stdin = lines_of([c["ids"] for c in cases], "ids")
+            for isa in ("auto", "scalar"):
+                out = self.done("embed", "-m", fixture(name), "--jsonl", "--compute", "int8", "--isa", isa, stdin=stdin)
+                for line, c in zip(out.splitlines(), cases, strict=True):
+                    self.assertGreater(cosine(json.loads(line)["embedding"], c["embedding"]), 0.9995, (name, isa, c["text"]))
+
     def test_qwen3(self):
         self.embeddings("qwen3-embedding", 0.997)
 
@@ -220,8 +229,8 @@ class Files(Case):
         q8 = self.quantize(fixture("qwen3-embedding"))
         self.fails(1, "is quantised already", "quantize", q8, self.folder + "/again")
 
-    def test_int8_needs_such_weights(self):
-        self.fails(1, "compute int8 needs weights in Q8_0", "embed", "-m", fixture("bert-cls"), "--compute", "int8", "x")
+    def test_int8_needs_such_weights_or_an_encoder(self):
+        self.fails(1, "compute int8 needs an encoder, or weights in Q8_0", "embed", "-m", fixture("qwen3-embedding"), "--compute", "int8", "x")
 
     def test_a_full_disk_leaves_nothing(self):
         def limit():

@@ -342,6 +342,13 @@ static void products_of_bfloat16_give_the_same_bits(void **state)
     check_shape_as(&(shape){ 44, 4, 70, 1, 200, 150, LT_BF16, 0.4f, 1, 34 }, LATTICE_COMPUTE_BF16, true);
 }
 
+static void products_in_int8_by_rows_give_the_same_bits(void **state)
+{
+    (void)state;
+    check_shape_as(&(shape){ 33, 3, 101, 2, 200, 150, LT_F32, 0.4f, 0, 0 }, LATTICE_COMPUTE_INT8, false);
+    check_shape_as(&(shape){ 48, 3, 96, 1, 200, 150, LT_BF16, 0.4f, 0, 0 }, LATTICE_COMPUTE_INT8, true);
+}
+
 /* ------------------------------------------------------------------ reports from the field */
 
 /* Equal texts of the lengths given, one id a text, in one batch: each finite and bit-identical to its single run. */
@@ -404,6 +411,7 @@ int main(void)
         cmocka_unit_test(weights_packed_when_touched_give_the_same_bits),
         cmocka_unit_test(decoders_give_the_same_bits),
         cmocka_unit_test(products_of_bfloat16_give_the_same_bits),
+        cmocka_unit_test(products_in_int8_by_rows_give_the_same_bits),
         cmocka_unit_test(batch_neighbours_never_leak),
         cmocka_unit_test(long_batches_never_overflow),
     };

@@ -19,7 +19,7 @@ typedef struct lt_cpu_backend {
  * columns. */
 #define TOUCHED_TILES 4
 #define TOUCHED_COLUMN_ROWS 512
-/* So are groups whose Q8_0 matrices come from memory every time, being larger than the near caches. */
+/* So are groups whose matrices of bytes come from memory every time, being larger than the near caches. */
 #define STREAMED_BYTES ((size_t)8 << 20)
 
 /* Those with fast products of bfloat16 on this architecture, for messages. */
@@ -38,8 +38,9 @@ static bool supports(const lt_backend *backend, const lt_plan *plan, const lt_op
         if (op->weight[i] == LT_NONE) continue;
         lt_dtype dtype = plan->weights[op->weight[i]].dtype;
         const bool is_matrix = (op->code == LT_OP_LINEAR && i == 0) || op->code == LT_OP_EMBED;
-        if (dtype != LT_F32 && dtype != LT_F16 && dtype != LT_BF16 && (dtype != LT_Q8_0 || !is_matrix)) {
-            *reason = "weights must be F32, F16, BF16 or, of matrices, Q8_0";
+        const bool is_coded = dtype == LT_Q8_0 || dtype == LT_INT8_ROWS;
+        if (dtype != LT_F32 && dtype != LT_F16 && dtype != LT_BF16 && !(is_coded && is_matrix)) {
+            *reason = "weights must be F32, F16, BF16 or, of matrices, Q8_0 or INT8_ROWS";
             return false;
         }
     }
@@ -74,8 +75,8 @@ static lt_cpu_range group_ops(lt_program *p, size_t begin, size_t end)
         group->n_ops++;
         if (op->code != LT_OP_LINEAR) continue;
         const lt_cpu_weight *w = &p->weights.list[op->weight[0]];
-        if (!w->panels && !w->is_q8) group->touched = true;
-        if (w->is_q8) group->q8_bytes += w->source->rows * w->source->cols;
+        if (!w->panels && !w->is_bytes) group->touched = true;
+        if (w->is_bytes) group->byte_sizes += w->source->rows * w->source->cols;
     }
     return range;
 }
@@ -85,7 +86,7 @@ static void size_groups(lt_program *p)
     size_t tile = p->kernels->tile_rows, columns = (size_t)p->n_threads * COLUMN_ROWS_PER_THREAD;
     for (size_t i = 0; i < p->n_groups; i++) {
         lt_cpu_group *group = &p->groups[i];
-        const bool streamed = group->touched || group->q8_bytes > STREAMED_BYTES;
+        const bool streamed = group->touched || group->byte_sizes > STREAMED_BYTES;
         group->tile_rows = streamed ? tile * TOUCHED_TILES : tile;
         group->column_rows = p->n_threads == 1 ? 0 : columns;
         if (streamed && group->column_rows < TOUCHED_COLUMN_ROWS) group->column_rows = TOUCHED_COLUMN_ROWS;
@@ -255,8 +256,9 @@ static bool size_memory(lt_program *p, size_t *bytes)
         if (!lt_mul(ld, most_rows, &p->rounded_floats)) return false;
     }
     if (p->q8) {
-        size_t floats;
-        if (!lt_mul(lt_q8_row_bytes(p->weights.max_cols) / sizeof(float), most_rows, &floats)) return false;
+        size_t row = lt_q8_row_bytes(p->weights.max_cols), floats;
+        if (lt_int8_row_bytes(p->weights.max_cols) > row) row = lt_int8_row_bytes(p->weights.max_cols);
+        if (!lt_mul(row / sizeof(float), most_rows, &floats)) return false;
         if (floats > p->rounded_floats) p->rounded_floats = floats;
     }
     p->rounded_floats = lt_round_up(p->rounded_floats, 16);
@@ -354,11 +356,10 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
 {
     const lt_plan *plan = p->plan;
     const lattice_allocator *mem = &p->runtime->mem;
-    const bool integers = asked == LATTICE_COMPUTE_AUTO || asked == LATTICE_COMPUTE_INT8;
-    LT_TRY(lt_cpu_weights_bind(&p->weights, plan, options, p->kernels, integers, mem, err));
-    if (p->weights.has_q8) p->q8 = lt_q8_kernels_for(p->kernels);
+    LT_TRY(lt_cpu_weights_bind(&p->weights, plan, options, p->kernels, asked, mem, err));
+    if (p->weights.has_bytes) p->q8 = lt_q8_kernels_for(p->kernels);
     if (asked == LATTICE_COMPUTE_INT8 && !p->q8)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: compute int8 needs weights in Q8_0; `lattice quantize` makes them");
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: compute int8 needs an encoder, or weights in Q8_0, which `lattice quantize` makes");
     p->row_type = row_type(p, options);
     p->groups = lt_alloc_array(mem, plan->n_ops, sizeof *p->groups);
     p->places = lt_alloc_zero(mem, plan->n_values * sizeof *p->places);

@@ -19,14 +19,18 @@
 /* What a weight is kept as. A matrix that is also a table (a tied output projection) is both. */
 typedef struct lt_cpu_weight {
     const lt_weight *source;
-    const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored; Q8_0: those of its whole tensor */
+    const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored; Q8_0 and INT8_ROWS: those of its whole tensor */
     bool is_vector, is_table, is_matrix;
     bool is_taps;      /* a vector that is the taps of a convolution: [taps][channels] */
     bool is_glu;       /* gate over up: the panels of the two alternate, each half padded by itself */
     bool is_head;      /* a matrix of the logits tail alone: never packed once */
-    bool is_q8;        /* a matrix multiplied in integers, as mapped: n_panels counts panels of 16, those of each segment by itself */
+    bool is_bytes;     /* a matrix multiplied in integers: n_panels counts panels of 16, those of each segment by itself */
+    bool admits_rows;  /* its family bears it in int8 by rows */
+    bool by_rows;      /* of a matrix that is_bytes: int8 by rows; else Q8_0 */
+    bool is_packed;    /* into panels or, by rows, into bytes, by the first run */
+    uint8_t *bytes[LT_MAX_SEGMENTS]; /* by rows: packed segments; NULL: as stored, in data */
     float *vector;     /* vectors: [rows], converted when compiled */
-    float *panels;     /* matrices: [n_panels][lt_panel_rows][nr], filled by the first run; NULL: packed whenever touched */
+    float *panels;     /* other matrices: [n_panels][lt_panel_rows][nr], filled by the first run; NULL: packed whenever touched */
     size_t n_panels;   /* matrices; of gate and up together */
     size_t first_item; /* panels of the weights before it that are packed once */
 } lt_cpu_weight;
@@ -38,15 +42,16 @@ typedef struct lt_cpu_weights {
     lt_reserve panels;
     size_t packed_bytes, stored_bytes;
     size_t n_items;  /* panels to pack once */
-    bool has_q8;     /* a matrix is_q8 */
+    bool has_bytes;  /* a matrix is_bytes */
     size_t max_cols; /* of all matrices */
 } lt_cpu_weights;
 
 /* Decides for every weight of the plan whether it is used as mapped, packed once or packed when touched, and opens its shard.
- * The only place that decides it. integers: Q8_0 is multiplied in integers, else dequantised.
+ * The only place that decides it. asked: `auto` and `int8` multiply Q8_0 and int8 by rows in integers, others dequantise them;
+ * `int8` packs matrices of floating point as int8 by rows, where their family bears it.
  * lt_cpu_weights_free releases it, also after a failure. */
 lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
-                                   const lt_kernels *kernels, bool integers, const lattice_allocator *mem, lattice_error *err);
+                                   const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem, lattice_error *err);
 void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem);
 /* Fills the packed copies: every thread of a region calls it with the same counter, 0 at first, and gather scratch of its own. */
 void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather);
@@ -65,10 +70,16 @@ size_t lt_cpu_panel_column(const lt_cpu_weight *weight, const lt_kernels *kernel
 size_t lt_cpu_result_panels(const lt_cpu_weight *weight);
 size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels);
 
-/* Panels [begin, end) of the result of a matrix that is_q8 (q8.c). out: m, k, bias, activation, residual, y, from column 0; x: its
- * rows as `quantize` leaves them. */
-void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, const void *x, size_t begin,
-                      size_t end);
+/* Segment `s` of a matrix that is_bytes, as integer products read it. */
+static inline const uint8_t *lt_cpu_byte_segment(const lt_cpu_weight *weight, int s)
+{
+    return weight->is_packed ? weight->bytes[s] : weight->data[s];
+}
+
+/* Panels [begin, end) of the result of a matrix that is_bytes (q8.c). out: x, m, k, bias, activation, residual, y, from column 0;
+ * scratch: for the rows of x, quantised. */
+void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, void *scratch,
+                      size_t begin, size_t end);
 
 /* ------------------------------------------------------------------ program (cpu.c) */
 
@@ -77,7 +88,7 @@ typedef struct lt_cpu_group {
     lt_rows rows; /* of what its ops write */
     size_t first_op, n_ops;
     bool touched;       /* a matrix of it is packed whenever touched */
-    size_t q8_bytes;    /* of matrices that are multiplied in integers */
+    size_t byte_sizes;  /* of matrices that are multiplied in integers */
     size_t local_width; /* floats a row of its local values */
     size_t tile_rows;   /* rows of a tile at most */
     size_t column_rows; /* up to so many rows, threads split columns instead of rows */

@@ -219,10 +219,8 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         args.residual = residual.data + op->in[1].column;
         args.ldr = residual.ld;
     }
-    if (w->is_q8) {
-        void *bytes = rounded_scratch(r, f->thread);
-        r->program->q8->quantize(args.x, args.ldx, args.m, k, bytes);
-        lt_cpu_q8_linear(w, r->program->q8, &args, bytes, p.panel_begin, p.panel_end);
+    if (w->is_bytes) {
+        lt_cpu_q8_linear(w, r->program->q8, &args, rounded_scratch(r, f->thread), p.panel_begin, p.panel_end);
         return;
     }
     if (r->kernels->round_rows) {

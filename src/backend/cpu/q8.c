@@ -1,29 +1,49 @@
-/* Products with Q8_0 matrices: a joined operand's segments one by one, since each is a tensor with panels of its own; and gate
- * over up, where a few panels of the gate write y and those of up multiply it while it is near. */
+/* Products with matrices of bytes, Q8_0 or int8 by rows: a joined operand's segments one by one, since each is a tensor with
+ * panels of its own; and gate over up, where a few panels of the gate write y and those of up multiply it while it is near. */
 #include "backend/cpu/cpu.h"
 
 enum { GATED_PANELS = 2 };
 
 /* Panels [begin, end) of one segment of `rows` outputs, of which the first is column `column` of the result. */
-static void multiply(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, const void *x, int segment,
-                     size_t rows, size_t column, size_t begin, size_t end)
+static void multiply(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *whole, const void *x,
+                     int segment, size_t rows, size_t column, size_t begin, size_t end)
 {
-    lt_q8_linear a = { .out = *out, .x = x, .quants = weight->data[segment] };
-    a.scales = a.quants + lt_q8_0_scales_offset(rows, weight->source->cols);
-    a.out.n = rows;
-    a.out.panel_begin = begin;
-    a.out.panel_end = end;
-    a.out.y += column;
-    if (a.out.bias) a.out.bias += column;
-    if (a.out.gate) a.out.gate += column;
-    if (a.out.residual) a.out.residual += column;
-    kernels->linear(&a);
+    const size_t cols = weight->source->cols;
+    const uint8_t *data = lt_cpu_byte_segment(weight, segment);
+    lt_linear out = *whole;
+    out.n = rows;
+    out.panel_begin = begin;
+    out.panel_end = end;
+    out.y += column;
+    if (out.bias) out.bias += column;
+    if (out.gate) out.gate += column;
+    if (out.residual) out.residual += column;
+    if (weight->by_rows) {
+        const unsigned char *scales = data + lt_int8_scales_offset(rows, cols), *sums = data + lt_int8_sums_offset(rows, cols);
+        kernels->linear_rows(&(lt_int8_linear){ .out = out, .x = x, .quants = data, .scales = scales, .sums = sums });
+    } else {
+        kernels->linear(
+            &(lt_q8_linear){ .out = out, .x = x, .quants = data, .scales = data + lt_q8_0_scales_offset(rows, cols) });
+    }
 }
 
-void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, const void *x,
-                      size_t begin, size_t end)
+static void quantize(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *a, void *out)
 {
     const lt_weight *source = weight->source;
+    if (!weight->by_rows) {
+        kernels->quantize(a->x, a->ldx, a->m, a->k, out);
+        return;
+    }
+    const uint8_t *inputs = NULL; /* those of all segments are alike; what is packed has none */
+    if (!weight->is_packed) inputs = weight->data[0] + lt_int8_inputs_offset(source->segments[0].tensor->shape[0], source->cols);
+    kernels->quantize_rows(a->x, a->ldx, a->m, a->k, inputs, out);
+}
+
+void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, void *x, size_t begin,
+                      size_t end)
+{
+    const lt_weight *source = weight->source;
+    quantize(weight, kernels, out, x);
     if (weight->is_glu) {
         lt_linear gate = *out, up = *out;
         gate.residual = NULL;

@@ -11,6 +11,7 @@
 #ifndef LT_BACKEND_CPU_Q8_H
 #define LT_BACKEND_CPU_Q8_H
 
+#include "backend/cpu/int8.h"
 #include "backend/cpu/kernels.h"
 #include "format/q8_0.h"
 
@@ -36,6 +37,10 @@ typedef struct lt_q8_kernels {
     /* out: lt_q8_row_bytes(k) bytes a row, 64-byte aligned. A block that holds a NaN or an infinity gets a scale that is one. */
     void (*quantize)(const float *x, size_t ldx, size_t m, size_t k, void *out);
     void (*linear)(const lt_q8_linear *args);
+    /* The same two of int8 by rows (int8.h). inputs: k floats, or NULL for ones; out: lt_int8_row_bytes(k) bytes a row, 64-byte
+     * aligned. A row that holds a NaN or an infinity gets numbers that are NaN. */
+    void (*quantize_rows)(const float *x, size_t ldx, size_t m, size_t k, const void *inputs, void *out);
+    void (*linear_rows)(const lt_int8_linear *args);
     /* Measuring: rounds of independent products in registers; returns the operations done, two a product. */
     double (*peak)(size_t iterations);
 } lt_q8_kernels;

@@ -8,6 +8,9 @@
 #define Q8_ROWS 2
 #define Q8_PANELS 1
 #define Q8_TILES(X) X(1) X(2)
+#define INT8_STEP 8
+#define INT8_ROWS 3
+#define INT8_TILES(X) X(1) X(2) X(3)
 
 typedef struct q_weights {
     __m256i sign, size;
@@ -34,6 +37,8 @@ LT_VECTOR q_acc q_dot(q_acc acc, const q_weights w[2], const q_spread x[2])
 }
 
 #include "backend/cpu/q8_body.h"
+
+#include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_avx2 = LT_Q8_KERNELS;

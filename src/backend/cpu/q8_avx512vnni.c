@@ -1,5 +1,5 @@
 /* Q8_0 products by AVX512-VNNI: vpdpbusd multiplies unsigned by signed bytes, and takes weights as they are stored. 6 rows by 2
- * panels: 12 integer and 12 float sums of the 32 registers. */
+ * panels: 12 integer and 12 float sums of the 32 registers. int8 by rows has integer sums only: 12 rows. */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 
 #include "backend/cpu/vec_avx512.h"
@@ -10,6 +10,10 @@
 #define Q8_ROWS 6
 #define Q8_PANELS 2
 #define Q8_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define INT8_STEP 4
+#define INT8_ROWS 12
+#define INT8_EMBED(row) ((row) % 3 != 0) /* balances the load ports, as in isa_avx512.c; and registers suffice: 705 Gop/s, not 400 */
+#define INT8_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 
 typedef __m512i q_acc, q_weights, q_spread;
 
@@ -30,6 +34,16 @@ LT_VECTOR q_weights q_load(const uint8_t *p)
 LT_VECTOR q_acc q_dot(q_acc acc, const q_weights w[2], const q_spread x[2])
 {
     return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(acc, w[0], x[0]), w[1], x[1]);
+}
+LT_VECTOR q_acc q_dot4(q_acc acc, q_weights w, q_spread x)
+{
+    return _mm512_dpbusd_epi32(acc, w, x);
+}
+LT_VECTOR q_acc q_dot4_at(q_acc acc, q_weights w, const unsigned char *x)
+{
+    typedef int __attribute__((aligned(1), may_alias)) four;
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const four *)x));
+    return acc;
 }
 LT_VECTOR vf q_float(q_acc acc)
 {
@@ -60,6 +74,8 @@ LT_VECTOR int q_sum(const signed char *p)
 }
 
 #include "backend/cpu/q8_body.h"
+
+#include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_avx512vnni = LT_Q8_KERNELS;

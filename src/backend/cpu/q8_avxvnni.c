@@ -7,6 +7,9 @@
 #define Q8_ROWS 3
 #define Q8_PANELS 1
 #define Q8_TILES(X) X(1) X(2) X(3)
+#define INT8_STEP 4
+#define INT8_ROWS 6
+#define INT8_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 
 typedef __m256i q_weights;
 
@@ -23,7 +26,14 @@ LT_VECTOR q_acc q_dot(q_acc acc, const q_weights w[2], const q_spread x[2])
     return _mm256_dpbusd_avx_epi32(_mm256_dpbusd_avx_epi32(acc, w[0], x[0]), w[1], x[1]);
 }
 
+LT_VECTOR q_acc q_dot4(q_acc acc, q_weights w, q_spread x)
+{
+    return _mm256_dpbusd_avx_epi32(acc, w, x);
+}
+
 #include "backend/cpu/q8_body.h"
+
+#include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_avxvnni = LT_Q8_KERNELS;

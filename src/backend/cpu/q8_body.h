@@ -185,7 +185,8 @@ static double q8_peak(size_t iterations)
 
 #define LT_Q8_KERNELS                                                                                                            \
     {                                                                                                                            \
-        .isa = Q8_ISA, .mr = Q8_ROWS, .quantize = q8_quantize, .linear = q8_linear, .peak = q8_peak                              \
+        .isa = Q8_ISA, .mr = Q8_ROWS, .quantize = q8_quantize, .linear = q8_linear, .quantize_rows = int8_quantize,              \
+        .linear_rows = int8_linear, .peak = q8_peak                                                                              \
     }
 
 #endif

@@ -8,6 +8,9 @@
 #define Q8_ROWS 2
 #define Q8_PANELS 1
 #define Q8_TILES(X) X(1) X(2)
+#define INT8_STEP 8
+#define INT8_ROWS 3
+#define INT8_TILES(X) X(1) X(2) X(3)
 
 typedef struct q_acc {
     int32x4_t low, high;
@@ -37,6 +40,8 @@ LT_VECTOR vf q_float(q_acc acc)
 }
 
 #include "backend/cpu/q8_body.h"
+
+#include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_neon = LT_Q8_KERNELS;

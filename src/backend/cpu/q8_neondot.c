@@ -7,6 +7,9 @@
 #define Q8_ROWS 3
 #define Q8_PANELS 1
 #define Q8_TILES(X) X(1) X(2) X(3)
+#define INT8_STEP 4
+#define INT8_ROWS 6
+#define INT8_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 
 typedef int32x4_t q_acc;
 typedef int8x16_t q_spread;
@@ -31,7 +34,14 @@ LT_VECTOR vf q_float(q_acc acc)
     return vcvtq_f32_s32(acc);
 }
 
+LT_VECTOR q_acc q_dot4(q_acc acc, q_weights w, q_spread x)
+{
+    return vdotq_s32(acc, w, x);
+}
+
 #include "backend/cpu/q8_body.h"
+
+#include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_neondot = LT_Q8_KERNELS;

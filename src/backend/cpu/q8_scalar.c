@@ -5,6 +5,9 @@
 #define Q8_ROWS 1
 #define Q8_PANELS 1
 #define Q8_TILES(X) X(1)
+#define INT8_STEP 8
+#define INT8_ROWS 1
+#define INT8_TILES(X) X(1)
 
 typedef int32_t q_acc;
 typedef struct q_weights {
@@ -62,6 +65,8 @@ LT_VECTOR int q_sum(const signed char *p)
 }
 
 #include "backend/cpu/q8_body.h"
+
+#include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_scalar = LT_Q8_KERNELS;

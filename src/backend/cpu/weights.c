@@ -4,8 +4,9 @@
  * their stored type. A matrix is multiplied from panels of nr outputs; packing them takes a read of the whole matrix, so it is
  * done by all threads in the first run, and the mapped pages are given back, so that a weight is resident once. Where the packed
  * copies would take more than the limits below, a panel is packed into a thread's scratch each time it is needed instead, and its
- * cost spreads over the rows of the tile. Q8_0 matrices lie in the file as the integer products want them and are multiplied as
- * mapped; where they are dequantised instead, they are packed as 16-bit ones are. */
+ * cost spreads over the rows of the tile. Q8_0 matrices and those in int8 by rows lie in the file as the integer products want them
+ * and are multiplied as mapped; where they are dequantised instead, they are packed as 16-bit ones are. Under compute int8 an
+ * encoder's other matrices are packed as int8 by rows, all of them: that is the smallest form they can have. */
 #include "backend/cpu/cpu.h"
 
 /* float32 matrices: a packed copy replaces the mapped pages, byte for byte. */
@@ -35,6 +36,7 @@ static void mark_uses(lt_cpu_weights *weights, const lt_plan *plan)
                 w->is_head = is_head(plan, i) && (!w->is_matrix || w->is_head);
                 w->is_matrix = true;
                 w->is_glu = op->glu;
+                w->admits_rows = op->int8 && !op->glu;
             } else {
                 w->is_vector = true;
                 w->is_taps = op->code == LT_OP_CONV;
@@ -43,13 +45,38 @@ static void mark_uses(lt_cpu_weights *weights, const lt_plan *plan)
     }
 }
 
+/* Coded matrices are read whole, whatever segment of them is used. */
+static bool is_coded(const lt_weight *weight)
+{
+    return weight->dtype == LT_Q8_0 || weight->dtype == LT_INT8_ROWS;
+}
+
+/* The numbers of a tensor in int8 by rows, and that the segments of a joined operand ask the same of their common input. */
+static lattice_status check_rows(const lt_cpu_weight *w, int s, lattice_error *err)
+{
+    const lt_tensor *tensor = w->source->segments[s].tensor, *first = w->source->segments[0].tensor;
+    const size_t cols = w->source->cols;
+    size_t index;
+    const char *fault = lt_int8_fault(w->data[s], tensor->shape[0], cols, &index);
+    if (fault)
+        return lt_fail(err, LATTICE_ERR_FORMAT, "%s: tensor '%.*s' has %s %zu",
+                       lt_checkpoint_shard_name(w->source->segments[s].checkpoint, tensor->shard), LT_STR_ARG(tensor->name), fault,
+                       index);
+    if (memcmp(w->data[s] + lt_int8_inputs_offset(tensor->shape[0], cols),
+               w->data[0] + lt_int8_inputs_offset(first->shape[0], cols), cols * sizeof(float)) == 0)
+        return LATTICE_OK;
+    return lt_fail(err, LATTICE_ERR_FORMAT, "%s: tensor '%.*s' has other input factors than '%.*s', which has the same input",
+                   lt_checkpoint_shard_name(w->source->segments[s].checkpoint, tensor->shard), LT_STR_ARG(tensor->name),
+                   LT_STR_ARG(first->name));
+}
+
 static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan, lattice_error *err)
 {
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
         w->source = &plan->weights[i];
         if (w->source->dtype != LT_F32 && w->source->dtype != LT_F16 && w->source->dtype != LT_BF16 &&
-            (w->source->dtype != LT_Q8_0 || w->is_vector)) {
+            (!is_coded(w->source) || w->is_vector)) {
             return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: tensor '%.*s' has type %s",
                            LT_STR_ARG(w->source->segments[0].tensor->name), lt_dtype_name(w->source->dtype));
         }
@@ -57,9 +84,11 @@ static lattice_status map_segments(lt_cpu_weights *weights, const lt_plan *plan,
             const lt_segment *segment = &w->source->segments[s];
             const void *data;
             LT_TRY(lt_checkpoint_data(segment->checkpoint, segment->tensor, &data, err));
-            if (w->source->dtype == LT_Q8_0) {
+            if (is_coded(w->source)) {
+                const size_t rows = lt_segment_rows(segment, w->source->cols), cols = w->source->cols;
                 w->data[s] = data;
-                weights->stored_bytes += lt_segment_rows(segment, w->source->cols) * w->source->cols / 32 * 34;
+                weights->stored_bytes += w->source->dtype == LT_Q8_0 ? rows * cols / 32 * 34 : rows * (cols + 8);
+                if (w->source->dtype == LT_INT8_ROWS) LT_TRY(check_rows(w, s, err));
                 continue;
             }
             size_t row_size = w->source->cols * lt_dtype_size(w->source->dtype);
@@ -114,9 +143,10 @@ static lattice_status convert_vectors(lt_cpu_weights *weights, const lt_kernels 
 }
 
 /* As integers: whole tensors, and a gate over up of one tensor each. */
-static bool fits_q8(const lt_cpu_weight *w)
+static bool fits_bytes(const lt_cpu_weight *w, lattice_compute asked)
 {
-    if (w->source->dtype != LT_Q8_0) return false;
+    if (!is_coded(w->source)) return asked == LATTICE_COMPUTE_INT8 && w->admits_rows && w->source->cols <= LT_INT8_MAX_COLS;
+    if (asked != LATTICE_COMPUTE_AUTO && asked != LATTICE_COMPUTE_INT8) return false;
     for (int s = 0; s < w->source->n_segments; s++) {
         if (w->source->segments[s].n_rows > 0) return false;
     }
@@ -124,12 +154,24 @@ static bool fits_q8(const lt_cpu_weight *w)
            (w->source->n_segments == 2 && lt_segment_rows(&w->source->segments[0], w->source->cols) * 2 == w->source->rows);
 }
 
-static size_t q8_panels(const lt_cpu_weight *w)
+static size_t byte_panels(const lt_cpu_weight *w)
 {
     size_t n = 0;
     for (int s = 0; s < w->source->n_segments; s++)
         n += lt_q8_0_panels(lt_segment_rows(&w->source->segments[s], w->source->cols));
     return n;
+}
+
+/* Bytes of the segments packed as int8 by rows; false: too many. */
+static bool packed_rows_size(const lt_cpu_weight *w, size_t *total)
+{
+    *total = 0;
+    for (int s = 0; s < w->source->n_segments; s++) {
+        size_t bytes;
+        if (!lt_int8_size(lt_segment_rows(&w->source->segments[s], w->source->cols), w->source->cols, &bytes)) return false;
+        if (!lt_add(*total, bytes, total)) return false;
+    }
+    return true;
 }
 
 /* Packed with the 4-byte matrices, not with those that grow when they are packed. */
@@ -145,7 +187,7 @@ static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kerne
     for (size_t i = 0; i < weights->n; i++) {
         const lt_cpu_weight *w = &weights->list[i];
         size_t bytes;
-        if (!w->is_matrix || w->is_head || w->is_q8 || is_wide(w) != wide) continue;
+        if (!w->is_matrix || w->is_head || w->is_bytes || is_wide(w) != wide) continue;
         bool fits = lt_mul(w->n_panels * kernels->nr, lt_panel_rows(kernels, w->source->cols), &bytes) &&
                     lt_mul(bytes, sizeof(float), &bytes) && lt_add(total, bytes, &total);
         if (!fits) return SIZE_MAX;
@@ -153,34 +195,62 @@ static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kerne
     return total;
 }
 
-static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_options *options, const lt_kernels *kernels,
-                                   bool integers, lattice_error *err)
+/* How each matrix is multiplied, and the bytes of those that are packed by rows. */
+static bool choose_forms(lt_cpu_weights *weights, const lt_kernels *kernels, lattice_compute asked)
 {
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
         if (!w->is_matrix) continue;
-        w->is_q8 = integers && fits_q8(w);
-        if (w->is_q8) {
-            w->n_panels = q8_panels(w);
-            weights->has_q8 = true;
+        if (w->source->cols > weights->max_cols) weights->max_cols = w->source->cols;
+        w->is_bytes = fits_bytes(w, asked);
+        w->by_rows = w->is_bytes && w->source->dtype != LT_Q8_0;
+        w->is_packed = w->by_rows && !is_coded(w->source);
+        if (w->is_bytes) {
+            size_t bytes;
+            w->n_panels = byte_panels(w);
+            weights->has_bytes = true;
+            if (!w->is_packed) continue;
+            if (!packed_rows_size(w, &bytes) || !lt_add(weights->packed_bytes, bytes, &weights->packed_bytes)) return false;
         } else {
             w->n_panels =
                 w->is_glu ? 2 * lt_ceil_div(w->source->rows / 2, kernels->nr) : lt_ceil_div(w->source->rows, kernels->nr);
         }
-        if (w->source->cols > weights->max_cols) weights->max_cols = w->source->cols;
     }
-    if (options->no_packed_copies) return LATTICE_OK;
+    return true;
+}
+
+static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_options *options, const lt_kernels *kernels,
+                                   lattice_compute asked, lattice_error *err)
+{
+    if (!choose_forms(weights, kernels, asked)) return lt_no_memory(err, SIZE_MAX, "packed weights");
     size_t bytes_32 = packed_size(weights, kernels, true), bytes_16 = packed_size(weights, kernels, false);
-    bool pack_32 = bytes_32 <= PACK_LIMIT_F32, pack_16 = bytes_16 <= PACK_LIMIT_16;
-    weights->packed_bytes = (pack_32 ? bytes_32 : 0) + (pack_16 ? bytes_16 : 0);
+    bool pack_32 = bytes_32 <= PACK_LIMIT_F32 && !options->no_packed_copies;
+    bool pack_16 = bytes_16 <= PACK_LIMIT_16 && !options->no_packed_copies;
+    const size_t panel_bytes = (pack_32 ? bytes_32 : 0) + (pack_16 ? bytes_16 : 0);
+    uint8_t *next_byte;
+    float *next;
+    if (!lt_add(weights->packed_bytes, panel_bytes, &weights->packed_bytes)) return lt_no_memory(err, SIZE_MAX, "packed weights");
     if (weights->packed_bytes == 0) return LATTICE_OK;
     LT_TRY(lt_reserve_create(weights->packed_bytes, &weights->panels, err));
-    float *next = weights->panels.base;
+    next_byte = weights->panels.base; /* first what is a multiple of 64 bytes */
+    next = (float *)(void *)(next_byte + (weights->packed_bytes - panel_bytes));
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
-        if (!w->is_matrix || w->is_head || w->is_q8 || !(is_wide(w) ? pack_32 : pack_16)) continue;
-        w->panels = next;
-        next += w->n_panels * lt_cpu_panel_floats(kernels, w->source->cols);
+        if (!w->is_matrix || w->is_head || (w->is_bytes && !w->is_packed)) continue;
+        if (w->is_packed) {
+            for (int s = 0; s < w->source->n_segments; s++) {
+                size_t bytes = 0;
+                (void)lt_int8_size(lt_segment_rows(&w->source->segments[s], w->source->cols), w->source->cols, &bytes);
+                w->bytes[s] = next_byte;
+                next_byte += bytes;
+            }
+        } else if (is_wide(w) ? pack_32 : pack_16) {
+            w->is_packed = true;
+            w->panels = next;
+            next += w->n_panels * lt_cpu_panel_floats(kernels, w->source->cols);
+        } else {
+            continue;
+        }
         w->first_item = weights->n_items;
         weights->n_items += w->n_panels;
     }
@@ -188,7 +258,7 @@ static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_opt
 }
 
 lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
-                                   const lt_kernels *kernels, bool integers, const lattice_allocator *mem, lattice_error *err)
+                                   const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem, lattice_error *err)
 {
     *weights = (lt_cpu_weights){ .n = plan->n_weights };
     weights->list = lt_alloc_zero(mem, (plan->n_weights + 1) * sizeof *weights->list);
@@ -196,7 +266,7 @@ lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan,
     mark_uses(weights, plan);
     LT_TRY(map_segments(weights, plan, err));
     LT_TRY(convert_vectors(weights, kernels, mem, err));
-    return place_panels(weights, options, kernels, integers, err);
+    return place_panels(weights, options, kernels, asked, err);
 }
 
 void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem)
@@ -211,7 +281,7 @@ void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem)
 
 size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels)
 {
-    return kernels->nr * weights->max_cols;
+    return (kernels->nr > LT_INT8_PANEL ? kernels->nr : LT_INT8_PANEL) * weights->max_cols;
 }
 
 /* The rows of panel `index`: n of them, from row `row` of a segment on, which is left after `here` of them. */
@@ -239,7 +309,7 @@ static panel_rows rows_of_panel(const lt_cpu_weight *weight, const lt_kernels *k
 const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size)
 {
     panel_rows p = rows_of_panel(weight, kernels, index);
-    if (weight->source->dtype == LT_Q8_0) {
+    if (is_coded(weight->source)) {
         size_t row = weight->source->segments[p.segment].first_row + p.row;
         *size = (p.here + row % LT_Q8_0_PANEL) * weight->source->cols;
         return weight->data[p.segment] + row / LT_Q8_0_PANEL * LT_Q8_0_PANEL * weight->source->cols;
@@ -252,7 +322,7 @@ const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *ke
 const void *lt_cpu_panel_rows(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index)
 {
     panel_rows p = rows_of_panel(weight, kernels, index);
-    if (p.here < kernels->nr || weight->source->dtype == LT_Q8_0) return NULL;
+    if (p.here < kernels->nr || is_coded(weight->source)) return NULL;
     return weight->data[p.segment] + p.row * weight->source->cols * lt_dtype_size(weight->source->dtype);
 }
 
@@ -263,6 +333,11 @@ static void read_row(const lt_cpu_weight *weight, const lt_kernels *kernels, int
     if (source->dtype == LT_Q8_0) {
         const lt_segment *from = &source->segments[segment];
         lt_q8_0_decode_row(weight->data[segment], from->tensor->shape[0], cols, from->first_row + row, add, dst);
+        return;
+    }
+    if (source->dtype == LT_INT8_ROWS) {
+        const lt_segment *from = &source->segments[segment];
+        lt_int8_decode_row(weight->data[segment], from->tensor->shape[0], cols, from->first_row + row, add, dst);
         return;
     }
     const uint8_t *from = weight->data[segment] + row * cols * lt_dtype_size(source->dtype);
@@ -286,7 +361,7 @@ size_t lt_cpu_panel_column(const lt_cpu_weight *weight, const lt_kernels *kernel
 {
     const lt_weight *source = weight->source;
     const size_t width = weight->is_glu ? source->rows / 2 : source->rows;
-    if (!weight->is_q8) return index * kernels->nr < width ? index * kernels->nr : width;
+    if (!weight->is_bytes) return index * kernels->nr < width ? index * kernels->nr : width;
     size_t column = 0;
     for (int s = 0; s < source->n_segments && column < width; s++) {
         const size_t rows = lt_segment_rows(&source->segments[s], source->cols), panels = lt_q8_0_panels(rows);
@@ -302,7 +377,7 @@ void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, s
     const lt_weight *source = weight->source;
     size_t cols = source->cols;
     panel_rows p = rows_of_panel(weight, kernels, index);
-    if (p.here == p.n && source->dtype != LT_Q8_0) {
+    if (p.here == p.n && !is_coded(source)) {
         kernels->pack_panel(weight->data[p.segment] + p.row * cols * lt_dtype_size(source->dtype), source->dtype, cols, p.n, cols,
                             panel);
         return;
@@ -318,6 +393,23 @@ void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, s
     kernels->pack_panel(gather, LT_F32, cols, p.n, cols, panel);
 }
 
+/* Panel `index` of a matrix packed as int8 by rows. A weight that is not finite makes its row's scale NaN, and so every result. */
+static void pack_rows(const lt_cpu_weight *w, const lt_kernels *kernels, size_t index, float *gather)
+{
+    const size_t cols = w->source->cols;
+    int s = 0;
+    size_t rows = lt_segment_rows(&w->source->segments[0], cols);
+    while (index >= lt_int8_panels(rows)) {
+        index -= lt_int8_panels(rows);
+        rows = lt_segment_rows(&w->source->segments[++s], cols);
+    }
+    const size_t row = index * LT_INT8_PANEL, n = rows - row < LT_INT8_PANEL ? rows - row : LT_INT8_PANEL;
+    float *numbers = (float *)(void *)(w->bytes[s] + lt_int8_scales_offset(rows, cols)) + row;
+    for (size_t i = 0; i < n; i++) read_row(w, kernels, s, row + i, false, gather + i * cols);
+    (void)lt_int8_encode(gather, n, cols, NULL, w->bytes[s] + row * lt_int8_padded(cols), numbers,
+                         numbers + lt_int8_panels(rows) * LT_INT8_PANEL);
+}
+
 void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather)
 {
     enum { CHUNK = 4 };
@@ -327,10 +419,13 @@ void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, ato
         if (item >= weights->n_items) return;
         size_t end = item + CHUNK < weights->n_items ? item + CHUNK : weights->n_items;
         for (; item < end; item++) {
-            while (!weights->list[i].panels || item >= weights->list[i].first_item + weights->list[i].n_panels) i++;
+            while (!weights->list[i].is_packed || item >= weights->list[i].first_item + weights->list[i].n_panels) i++;
             const lt_cpu_weight *w = &weights->list[i];
             size_t index = item - w->first_item;
-            lt_cpu_pack_panel(w, kernels, index, w->panels + index * lt_cpu_panel_floats(kernels, w->source->cols), gather);
+            if (w->by_rows)
+                pack_rows(w, kernels, index, gather);
+            else
+                lt_cpu_pack_panel(w, kernels, index, w->panels + index * lt_cpu_panel_floats(kernels, w->source->cols), gather);
         }
     }
 }
@@ -339,7 +434,7 @@ void lt_cpu_weights_forget(const lt_cpu_weights *weights)
 {
     for (size_t i = 0; i < weights->n; i++) {
         const lt_cpu_weight *w = &weights->list[i];
-        if (!w->panels || w->is_table) continue;
+        if (!w->is_packed || w->is_table) continue;
         for (int s = 0; s < w->source->n_segments; s++) {
             if (w->source->segments[s].n_rows > 0) continue; /* a table may be using the tensor's other rows */
             lt_checkpoint_forget(w->source->segments[s].checkpoint, w->source->segments[s].tensor);
