@@ -1,6 +1,8 @@
 """Does a stream pause when texts are embedded beside it? Times between the events of a stream, alone and under load.
 
-usage: stutter.py GENERATOR EMBEDDER TEXTS [--build build] [--connections 64] [--tokens 300]"""
+usage: stutter.py GENERATOR EMBEDDER TEXTS [--build build] [--connections 64] [--tokens 300]
+
+The ratio of two percentiles says what the load does to the stream, and where the longest gaps were, whether it is its beginning."""
 
 import argparse
 import http.client
@@ -21,7 +23,7 @@ def gaps(port, tokens):
     while line := response.readline():
         if line.startswith(b"data: {"):
             times.append(time.perf_counter())
-    return sorted(1e3 * (b - a) for a, b in zip(times, times[1:]))
+    return [1e3 * (b - a) for a, b in zip(times, times[1:])]
 
 
 def main():
@@ -47,10 +49,14 @@ def main():
     finally:
         server.terminate()
         server.wait()
-    for name, row in rows.items():
+    ordered = {name: sorted(row) for name, row in rows.items()}
+    for name, row in ordered.items():
+        longest = sorted(range(len(row)), key=lambda i: -rows[name][i])[:3]
         print(f"{name:7} {len(row)} gaps  median {statistics.median(row):.2f} ms  p90 {row[int(len(row) * 0.9)]:.2f}  p99 {row[int(len(row) * 0.99)]:.2f}  "
-              f"max {row[-1]:.2f}")
-    print(f"loaded/quiet median {statistics.median(rows['loaded']) / statistics.median(rows['quiet']):.2f}; texts beside it {beside['requests_per_s']}/s")
+              f"max {row[-1]:.2f}  longest at {longest}")
+    ratios = [ordered["loaded"][int(len(ordered["loaded"]) * p)] / ordered["quiet"][int(len(ordered["quiet"]) * p)] for p in (0.5, 0.9, 0.99)]
+    ratios.append(statistics.mean(rows["loaded"]) / statistics.mean(rows["quiet"]))
+    print(f"loaded/quiet: mean {ratios[3]:.2f}, median {ratios[0]:.2f}, p90 {ratios[1]:.2f}, p99 {ratios[2]:.2f}; texts beside it {beside['requests_per_s']}/s")
 
 
 if __name__ == "__main__":

@@ -591,6 +591,7 @@ static void *scheduler_main(void *arg)
         run_posts(s);
         drop_expired(s);
         step_turns(s);
+        run_posts(s); /* the last event of a stream does not wait for a batch */
         if (may_run_batch(s)) run_batch(s);
         if (s->stop && has_nothing(s) && !s->task_runs) break;
     }

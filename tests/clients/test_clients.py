@@ -2,13 +2,15 @@
 environment of its own (requirements.txt)."""
 
 import asyncio
+import json
 import pathlib
+import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "server"))
 
-from support import FIXTURES, Server, embed, golden, main  # noqa: E402
+from support import FIXTURES, SOURCE, Server, embed, golden, main  # noqa: E402
 
 TEXTS = ["a text", "Grüße, Welt 🙂", "the same " * 20]
 CASE = golden("tiny-dictionary")["cases"][0]
@@ -22,6 +24,24 @@ def setUpModule():
 
 def tearDownModule():
     server.stop()
+
+
+class Readme(unittest.TestCase):
+    def test_its_lines_work_as_they_stand(self):
+        text = (SOURCE / "README.md").read_text().split("\n## Serving\n")[1].split("\n## ")[0]
+        import cohere, huggingface_hub, openai  # noqa: E401
+        names = {"openai": openai, "cohere": cohere, "huggingface_hub": huggingface_hub}
+        with Server(f"all-minilm-l6-v2={FIXTURES / 'bert-cls'}", "cross-encoder-1") as fresh:
+            lines = [line.replace("localhost:8080", f"127.0.0.1:{fresh.port}") for line in text.splitlines()]
+            curls = [line for line in lines if line.startswith("curl ")]
+            calls = [line for line in lines if line.startswith(tuple(f"{name}." for name in names))]
+            self.assertEqual((len(curls), len(calls)), (3, 3))
+            answers = [json.loads(subprocess.run(line, shell=True, check=True, capture_output=True).stdout) for line in curls]
+            self.assertEqual(len(answers[0]["data"]), 2)
+            self.assertEqual(len(answers[1][0]), len(answers[0]["data"][0]["embedding"]))
+            self.assertEqual(len(answers[2]["results"]), 2)
+            for line in calls:
+                self.assertIsNotNone(eval(line, dict(names)), line)
 
 
 class Near(unittest.TestCase):
