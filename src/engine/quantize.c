@@ -1,10 +1,15 @@
-/* Writing a checkpoint with its matrices in Q8_0: docs/quantised.md describes the result.
+/* Writing a checkpoint with its matrices in Q8_0, or in int8 by rows: docs/quantised.md describes the result.
  *
  * The plan of the open model says what each tensor is. Matrices and tables whose rows divide into blocks are quantised, other
  * tensors in use copied as they are, the rest left out. The new file is written from its beginning to its end in large pieces, a
  * panel of 16 rows in memory at a time beside the scales of one tensor; all of it into a temporary folder that is renamed when it
- * is whole. */
+ * is whole.
+ *
+ * By rows, the matrices that the plan marks get one scale a row, and those whose input is a hidden state that a trace has are
+ * smoothed: m = √(max|w| / max|x|) of each column of the input (calibrate.h), up to a constant. Tables become Q8_0 beside them.
+ */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,7 +17,9 @@
 
 #include "base/folder.h"
 #include "base/sha256.h"
+#include "engine/calibrate.h"
 #include "engine/model.h"
+#include "format/int8.h"
 #include "format/json.h"
 #include "format/q8_0.h"
 
@@ -23,6 +30,7 @@ static const char checksum_key[] = "lattice.sha256";
 
 typedef struct output_tensor {
     const lt_tensor *from;
+    const lt_op *op; /* by rows: the product that it is a matrix of, or part of one; else NULL */
     bool quantised;
     size_t size, offset; /* in the new file's data */
 } output_tensor;
@@ -42,6 +50,10 @@ typedef struct quantizer {
     float *rows;   /* [16][most columns] */
     uint8_t *quants;
     uint16_t *scales; /* of one tensor */
+    bool by_rows;
+    float *numbers; /* of one tensor by rows: its scales, then its sums */
+    float *inputs;  /* [most columns] */
+    float *largest; /* [plan.n_trace][hidden], see calibrate.h */
 } quantizer;
 
 lattice_quantize_options lattice_quantize_options_default(void)
@@ -70,27 +82,73 @@ static bool is_matrix(const lt_plan *plan, const lt_tensor *tensor, bool *used)
     return matrix;
 }
 
+/* The one product by rows that a tensor is a matrix of; NULL: none, several, or it is a table too. */
+static const lt_op *op_by_rows(const lt_plan *plan, const lt_tensor *tensor)
+{
+    const lt_op *found = NULL;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        const lt_op *op = &plan->ops[i];
+        for (int k = 0; k < 4; k++) {
+            if (op->weight[k] == LT_NONE) continue;
+            const lt_weight *w = &plan->weights[op->weight[k]];
+            for (int s = 0; s < w->n_segments; s++) {
+                if (w->segments[s].tensor != tensor) continue;
+                if (found || op->code != LT_OP_LINEAR || k > 0 || !op->int8 || op->glu || w->segments[s].n_rows > 0) return NULL;
+                found = op;
+            }
+        }
+    }
+    return found;
+}
+
+/* A table of embeddings and nothing else. */
+static bool is_table(const lt_plan *plan, const lt_tensor *tensor)
+{
+    bool table = false;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        for (int k = 0; k < 4; k++) {
+            if (plan->ops[i].weight[k] == LT_NONE) continue;
+            const lt_weight *w = &plan->weights[plan->ops[i].weight[k]];
+            for (int s = 0; s < w->n_segments; s++) {
+                if (w->segments[s].tensor != tensor) continue;
+                if (plan->ops[i].code != LT_OP_EMBED) return false;
+                table = true;
+            }
+        }
+    }
+    return table;
+}
+
 static lattice_status list_tensors(quantizer *q, lattice_error *err)
 {
     const lt_checkpoint *checkpoint = q->model->checkpoint;
     const size_t count = lt_checkpoint_count(checkpoint);
     q->tensors = lt_alloc_array(q->mem, count + 1, sizeof *q->tensors);
     if (!q->tensors) return lt_no_memory(err, count * sizeof *q->tensors, "the list of tensors");
+    bool by_rows = false;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < count; i++) {
             const lt_tensor *tensor = lt_checkpoint_at(checkpoint, i);
-            if (tensor->dtype == LT_Q8_0)
+            if (tensor->dtype == LT_Q8_0 || tensor->dtype == LT_INT8_ROWS)
                 return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "%s: is quantised already", lt_checkpoint_folder(checkpoint));
             bool used = false, matrix = is_matrix(&q->model->plan, tensor, &used);
             output_tensor out = { .from = tensor, .size = tensor->size };
+            if (q->by_rows && used) {
+                out.op = op_by_rows(&q->model->plan, tensor);
+                matrix = out.op || is_table(&q->model->plan, tensor);
+            }
             out.quantised = matrix && tensor->rank == 2 && tensor->shape[1] > 0 &&
-                            lt_q8_0_size(tensor->shape[0], tensor->shape[1], &out.size);
+                            (out.op ? lt_int8_size : lt_q8_0_size)(tensor->shape[0], tensor->shape[1], &out.size);
+            by_rows |= out.op != NULL;
             if (!used || out.quantised == (pass == 1)) continue;
             q->tensors[q->n++] = out;
             q->n_quantised += out.quantised;
             q->total += tensor->size;
         }
     }
+    if (q->by_rows && !by_rows)
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "%s: int8 by rows is for encoders; q8_0 is for every model",
+                       lt_checkpoint_folder(checkpoint));
     size_t offset = 0;
     for (size_t i = 0; i < q->n; i++) {
         q->tensors[i].offset = offset;
@@ -132,7 +190,7 @@ static void write_tensor(lt_json_writer *w, const output_tensor *t)
     lt_json_write_key_str(w, t->from->name);
     lt_json_write_begin(w, '{');
     lt_json_write_key(w, "dtype");
-    lt_json_write_str(w, t->quantised ? LT_STR("Q8_0") : t->from->dtype_name);
+    lt_json_write_str(w, !t->quantised ? t->from->dtype_name : t->op ? LT_STR("INT8_ROWS") : LT_STR("Q8_0"));
     lt_json_write_key(w, "shape");
     lt_json_write_begin(w, '[');
     for (int d = 0; d < t->from->rank; d++) lt_json_write_uint(w, t->from->shape[d]);
@@ -160,7 +218,7 @@ static lattice_status put_header(quantizer *q, size_t *checksum, lattice_error *
     lt_json_write_key(&w, checksum_key);
     *checksum = 8 + header.len + 1;
     lt_json_write_z(&w, zeros);
-    const char *const members[][2] = { { LT_QUANTIZATION_KEY, "q8_0" },
+    const char *const members[][2] = { { LT_QUANTIZATION_KEY, q->by_rows ? LT_INT8_QUANTIZATION : "q8_0" },
                                        { LT_LAYOUT_KEY, LT_Q8_0_LAYOUT },
                                        { "lattice.source", slash && slash[1] ? slash + 1 : folder },
                                        { "lattice.version", lattice_version() } };
@@ -209,11 +267,67 @@ static lattice_status put_quantised(quantizer *q, const output_tensor *t, const 
     return put_data(q, padding, t->size - lt_q8_0_scales_offset(rows, cols) - size, err);
 }
 
+/* m of every column of the product's input, from the largest weights of all its segments: 1 where the input is no hidden state of
+ * the trace. */
+static lattice_status smooth(quantizer *q, const lt_op *op, lattice_error *err)
+{
+    const lt_plan *plan = &q->model->plan;
+    const lt_weight *w = &plan->weights[op->weight[0]];
+    const size_t cols = w->cols, row_bytes = cols * lt_dtype_size(w->dtype);
+    int trace = 0;
+    for (const lt_op *from = plan->ops; from < op; from++) {
+        if (from->out[0] == op->in[0].value) trace = from->trace;
+    }
+    if (cols != plan->values[plan->hidden].width) trace = 0;
+    for (size_t c = 0; c < cols; c++) q->inputs[c] = trace > 0 ? 0 : 1;
+    if (trace == 0) return LATTICE_OK;
+    for (int s = 0; s < w->n_segments; s++) {
+        const void *data;
+        LT_TRY(lt_checkpoint_data(w->segments[s].checkpoint, w->segments[s].tensor, &data, err));
+        for (size_t row = 0; row < w->segments[s].tensor->shape[0]; row++) {
+            q->model->kernels->convert(q->rows, (const uint8_t *)data + row * row_bytes, w->dtype, cols);
+            for (size_t c = 0; c < cols; c++) q->inputs[c] = fmaxf(q->inputs[c], fabsf(q->rows[c]));
+        }
+    }
+    const float *largest = q->largest + (size_t)(trace - 1) * cols;
+    double sum = 0;
+    for (size_t c = 0; c < cols; c++) {
+        q->inputs[c] = sqrtf(fmaxf(q->inputs[c], 1e-6f) / fmaxf(largest[c], 1e-6f));
+        sum += (double)q->inputs[c];
+    }
+    if (!isfinite(sum)) return lt_fail(err, LATTICE_ERR_NOT_FINITE, "the model's weights are not finite, or too large");
+    for (size_t c = 0; c < cols; c++) q->inputs[c] = (float)((double)q->inputs[c] * (double)cols / sum);
+    return LATTICE_OK;
+}
+
+static lattice_status put_by_rows(quantizer *q, const output_tensor *t, const uint8_t *data, lattice_error *err)
+{
+    const size_t rows = t->from->shape[0], cols = t->from->shape[1], row_bytes = cols * lt_dtype_size(t->from->dtype);
+    const size_t padded_rows = lt_int8_panels(rows) * LT_INT8_PANEL;
+    LT_TRY(smooth(q, t->op, err));
+    for (size_t row = 0; row < rows; row += LT_INT8_PANEL) {
+        const size_t n = rows - row < LT_INT8_PANEL ? rows - row : LT_INT8_PANEL;
+        q->model->kernels->convert(q->rows, data + row * row_bytes, t->from->dtype, n * cols);
+        if (!lt_int8_encode(q->rows, n, cols, q->inputs, q->quants, q->numbers + row, q->numbers + padded_rows + row))
+            return lt_fail(err, LATTICE_ERR_NOT_FINITE, "%s: tensor '%.*s' has a value that is not finite in rows %zu to %zu",
+                           lt_checkpoint_shard_name(q->model->checkpoint, t->from->shard), LT_STR_ARG(t->from->name), row,
+                           row + n - 1);
+        LT_TRY(put_data(q, q->quants, LT_INT8_PANEL * lt_int8_padded(cols), err));
+        LT_TRY(report_progress(q, n * row_bytes, err));
+    }
+    static const uint8_t padding[64];
+    LT_TRY(put_data(q, q->numbers, 2 * padded_rows * sizeof(float), err));
+    LT_TRY(put_data(q, q->inputs, cols * sizeof(float), err));
+    return put_data(q, padding, t->size - lt_int8_inputs_offset(rows, cols) - cols * sizeof(float), err);
+}
+
 static lattice_status put_tensor(quantizer *q, const output_tensor *t, lattice_error *err)
 {
     const void *data;
     LT_TRY(lt_checkpoint_data(q->model->checkpoint, t->from, &data, err));
-    if (t->quantised) {
+    if (t->op && t->quantised) {
+        LT_TRY(put_by_rows(q, t, data, err));
+    } else if (t->quantised) {
         LT_TRY(put_quantised(q, t, data, err));
     } else {
         LT_TRY(put_data(q, data, t->size, err));
@@ -225,18 +339,27 @@ static lattice_status put_tensor(quantizer *q, const output_tensor *t, lattice_e
 
 static lattice_status allocate(quantizer *q, lattice_error *err)
 {
-    size_t most_cols = 0, most_scales = 0;
+    const lt_plan *plan = &q->model->plan;
+    size_t most_cols = 0, most_scales = 0, most_rows = 0, traced;
     for (size_t i = 0; i < q->n_quantised; i++) {
+        if (q->tensors[i].op && q->tensors[i].from->shape[0] > most_rows) most_rows = q->tensors[i].from->shape[0];
         const size_t cols = q->tensors[i].from->shape[1], scales = q->tensors[i].size / 34 * 2 + 64;
         if (cols > most_cols) most_cols = cols;
         if (scales > most_scales) most_scales = scales;
     }
     q->piece = lt_alloc(q->mem, PIECE);
     q->rows = lt_alloc_array(q->mem, LT_Q8_0_PANEL * sizeof(float), most_cols + 1);
-    q->quants = lt_alloc_array(q->mem, LT_Q8_0_PANEL, most_cols + 1);
+    q->quants = lt_alloc_array(q->mem, LT_Q8_0_PANEL, most_cols + LT_INT8_GROUP);
     q->scales = lt_alloc(q->mem, most_scales + 1);
     if (!q->piece || !q->rows || !q->quants || !q->scales) return lt_no_memory(err, PIECE + most_scales, "quantising");
-    return LATTICE_OK;
+    if (!q->by_rows) return LATTICE_OK;
+    q->numbers = lt_alloc_array(q->mem, lt_int8_panels(most_rows) * LT_INT8_PANEL, 2 * sizeof(float));
+    q->inputs = lt_alloc_array(q->mem, most_cols + 1, sizeof(float));
+    q->largest = lt_mul(plan->n_trace, plan->values[plan->hidden].width, &traced)
+                     ? lt_alloc_array(q->mem, traced + 1, sizeof(float))
+                     : NULL;
+    if (!q->numbers || !q->inputs || !q->largest) return lt_no_memory(err, most_rows * 2 * sizeof(float), "quantising");
+    return lt_calibrate(q->model, q->largest, err);
 }
 
 /* The file's descriptor is still open: the digits go where the header has zeros. */
@@ -358,11 +481,16 @@ lattice_status lattice_quantize(lattice_runtime *runtime, const char *folder, co
 {
     const lattice_quantize_options defaults = lattice_quantize_options_default();
     quantizer q = { .mem = &runtime->mem, .options = options ? options : &defaults };
-    if (!q.options->type || strcmp(q.options->type, "q8_0") != 0)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "quantisation '%s' is not known; q8_0 is",
+    q.by_rows = q.options->type && strcmp(q.options->type, LT_INT8_QUANTIZATION) == 0;
+    if (!q.options->type || (strcmp(q.options->type, "q8_0") != 0 && !q.by_rows))
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "quantisation '%s' is not known; q8_0 and int8 are",
                        q.options->type ? q.options->type : "");
     lattice_model_options model_options = lattice_model_options_default();
     model_options.tokenizer_optional = true;
+    if (q.by_rows) { /* it calibrates, and the result is to be the same everywhere */
+        model_options.compute = LATTICE_COMPUTE_F32;
+        model_options.device = "cpu";
+    }
     LT_TRY(lattice_model_open(runtime, folder, &model_options, &q.model, err));
     lattice_status status = list_tensors(&q, err);
     if (status == LATTICE_OK) status = lt_new_folder_begin(q.mem, out_folder, &q.folder, err);
@@ -378,6 +506,9 @@ lattice_status lattice_quantize(lattice_runtime *runtime, const char *folder, co
     lt_free(q.mem, q.rows);
     lt_free(q.mem, q.quants);
     lt_free(q.mem, q.scales);
+    lt_free(q.mem, q.numbers);
+    lt_free(q.mem, q.inputs);
+    lt_free(q.mem, q.largest);
     lt_free(q.mem, q.tensors);
     lattice_model_close(q.model);
     return status;

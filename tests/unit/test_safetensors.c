@@ -253,7 +253,7 @@ static void blocks_are_read_in_the_layout_that_is_known(void **state)
     assert_true(lt_str_is(file.quantization, "q8_0"));
     lt_safetensors_free(&file);
     REFUSED(LATTICE_ERR_UNSUPPORTED,
-            { META("q4_k", "1"), 1088, "m.safetensors: '__metadata__': quantisation 'q4_k' is not known; q8_0 is" },
+            { META("q4_k", "1"), 1088, "m.safetensors: '__metadata__': quantisation 'q4_k' is not known; q8_0 and int8 are" },
             { META("q8_0", "2"), 1088, "m.safetensors: tensor 'a': layout '2' of Q8_0 is not known; 1 is" });
     REFUSED(LATTICE_ERR_FORMAT, { "{" T("a", "Q8_0", "[17,32]", 0, 1088) "}", 1088,
                                   "m.safetensors: tensor 'a': Q8_0 in a file without lattice.layout" });
