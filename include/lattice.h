@@ -243,7 +243,8 @@ LATTICE_API void lattice_model_get_info(const lattice_model *model, lattice_mode
 LATTICE_API lattice_status lattice_model_describe(const lattice_model *model, bool tensors, bool plan, char *out, size_t capacity,
                                                   size_t *length, lattice_error *err);
 
-/* Reads every weight and reports the first value that is NaN or infinite as LATTICE_ERR_NOT_FINITE naming tensor and index. */
+/* Reads every weight and reports the first value that is NaN or infinite as LATTICE_ERR_NOT_FINITE naming tensor and index; then
+ * compares the checksum that files by lattice_quantize carry: LATTICE_ERR_FORMAT names a file that is damaged. */
 LATTICE_API lattice_status lattice_model_check(lattice_model *model, lattice_error *err);
 
 /* ------------------------------------------------------------------ embedding */
@@ -692,13 +693,19 @@ LATTICE_API double lattice_token_bytes(const lattice_model *model);
 typedef struct lattice_machine_peak {
     double gflops_f32;  /* fused multiply-adds of the instruction set in use, all threads, registers only; 2 FLOP each */
     double gflops_bf16; /* the same of bfloat16 products; 0 where the set has none */
-    double read_gb_s;   /* streaming reads of a buffer far larger than the caches, all threads */
+    double read_gb_s;   /* streaming reads of 512 MB, all threads */
     double gops_int8;   /* products of bytes as weights in 8 bits use them; 2 operations each */
 } lattice_machine_peak;
 
 /* Measures the machine (takes about `seconds`). isa NULL: the best set. */
 LATTICE_API lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, double seconds, lattice_machine_peak *peak,
                                                 lattice_error *err);
+
+/* Decoding beside the memory that limits it: after each of n steps of the session with ids[i], which took token_seconds[i], the same
+ * threads read as many bytes as lattice_token_bytes says from memory of their own, which took read_seconds[i]. Both in turns, since
+ * what memory gives swings on shared machines. Needs that much memory. Errors: those of lattice_session_step. */
+LATTICE_API lattice_status lattice_bench_decode(lattice_session *session, const uint32_t *ids, size_t n, double *token_seconds,
+                                                double *read_seconds, lattice_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /* A language model's speed in its two phases. See bench_session.h.
  *
- * Decoding is limited by reading the weights, and what memory gives swings within minutes on shared machines: the bandwidth is
- * measured between pieces of the decoding, and the share is that of the medians. */
+ * Decoding is limited by reading the weights, and what memory gives swings within minutes on shared machines: as many bytes are
+ * read after each token, and the share is the median of the ratios. */
 #include "cli/bench_session.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "format/json.h"
 
-enum { ROUNDS = 5, PROMPT = 32, MAX_RUNS = 1000 };
+enum { PIECE = 50, PROMPT = 32, MAX_RUNS = 1000 };
 
 static int compare(const void *a, const void *b)
 {
@@ -35,7 +35,7 @@ typedef struct timing {
     lattice_session *session;
     lattice_model_info info;
     uint32_t *ids;
-    double *times; /* [decode], or [MAX_RUNS] */
+    double *times, *reads, *shares; /* [decode], or [MAX_RUNS] */
     uint64_t state;
 } timing;
 
@@ -46,25 +46,20 @@ static lattice_status check_interrupt(lattice_error *err)
 
 static lattice_status time_decode(timing *t, cli_bench_session *bench, lattice_error *err)
 {
-    double read[ROUNDS];
+    uint32_t ids[PIECE];
     lattice_session_reset(t->session);
     LT_TRY(lattice_session_prefill(t->session, t->ids, PROMPT, err));
     LT_TRY(lattice_session_step(t->session, next_id(&t->state, t->info.vocab_size), err)); /* the first touches memory */
-    size_t done = 0;
-    for (size_t round = 0; round < ROUNDS; round++) {
-        for (; done < bench->decode * (round + 1) / ROUNDS; done++) {
-            LT_TRY(check_interrupt(err));
-            const uint32_t id = next_id(&t->state, t->info.vocab_size);
-            const double start = lt_clock_seconds();
-            LT_TRY(lattice_session_step(t->session, id, err));
-            t->times[done] = lt_clock_seconds() - start;
-        }
-        lattice_machine_peak peak;
-        LT_TRY(lattice_measure_peak(t->runtime, t->info.isa, 0.2, &peak, err));
-        read[round] = peak.read_gb_s;
+    for (size_t done = 0, n; done < bench->decode; done += n) {
+        n = bench->decode - done < PIECE ? bench->decode - done : PIECE;
+        LT_TRY(check_interrupt(err));
+        for (size_t i = 0; i < n; i++) ids[i] = next_id(&t->state, t->info.vocab_size);
+        LT_TRY(lattice_bench_decode(t->session, ids, n, t->times + done, t->reads + done, err));
     }
-    bench->decode_ms = median(t->times, done) * 1e3;
-    bench->read_gb_s = median(read, ROUNDS);
+    for (size_t i = 0; i < bench->decode; i++) t->shares[i] = t->reads[i] / t->times[i];
+    bench->decode_ms = median(t->times, bench->decode) * 1e3;
+    bench->read_gb_s = bench->token_bytes / median(t->reads, bench->decode) / 1e9;
+    bench->read_share = median(t->shares, bench->decode);
     return LATTICE_OK;
 }
 
@@ -95,16 +90,20 @@ lattice_status cli_bench_session_run(lattice_runtime *runtime, lattice_model *mo
     lattice_status status = LATTICE_OK;
     t.ids = lt_alloc_array(cli_memory, most, sizeof *t.ids);
     t.times = lt_alloc_array(cli_memory, room, sizeof *t.times);
-    if (!t.ids || !t.times) LT_GO(lt_no_memory(err, most * sizeof *t.ids, "a prompt"));
+    t.reads = lt_alloc_array(cli_memory, room, sizeof *t.reads);
+    t.shares = lt_alloc_array(cli_memory, room, sizeof *t.shares);
+    if (!t.ids || !t.times || !t.reads || !t.shares) LT_GO(lt_no_memory(err, most * sizeof *t.ids, "a prompt"));
     for (size_t i = 0; i < most; i++) t.ids[i] = next_id(&t.state, t.info.vocab_size);
     LT_GO(lattice_session_create(model, NULL, &t.session, err));
+    bench->token_bytes = lattice_token_bytes(model);
     if (bench->prefill) LT_GO(time_prefill(&t, bench, err));
     if (bench->decode) LT_GO(time_decode(&t, bench, err));
-    bench->token_bytes = lattice_token_bytes(model);
 done:
     lattice_session_free(t.session);
     lt_free(cli_memory, t.ids);
     lt_free(cli_memory, t.times);
+    lt_free(cli_memory, t.reads);
+    lt_free(cli_memory, t.shares);
     return status;
 }
 
@@ -118,9 +117,9 @@ void cli_bench_session_print(const cli_bench_session *bench, lt_buf *out)
         lt_buf_printf(
             out,
             "decoding of %zu tokens: %.2f ms a token, %.2f tokens/s; %.1f MB a token are %.1f GB/s, %.1f%% of the %.1f GB/s "
-            "that reading gave meanwhile\n",
+            "that reading as much gave in turns with it\n",
             bench->decode, bench->decode_ms, 1e3 / bench->decode_ms, bench->token_bytes / 1e6, rate,
-            100 * rate / bench->read_gb_s, bench->read_gb_s);
+            100 * bench->read_share, bench->read_gb_s);
     }
 }
 
@@ -149,6 +148,6 @@ void cli_bench_session_write(const cli_bench_session *bench, lt_buf *out, bool c
     write_member(&w, "tok_per_s", 1e3 / bench->decode_ms);
     write_member(&w, "token_bytes", bench->token_bytes);
     write_member(&w, "read_gb_s", bench->read_gb_s);
-    write_member(&w, "read_share", bench->token_bytes / bench->decode_ms / 1e6 / bench->read_gb_s);
+    write_member(&w, "read_share", bench->read_share);
     lt_json_write_end(&w, '}');
 }

@@ -10,7 +10,8 @@ typedef struct cli_bench_session {
     /* Results; 0 where not asked for. Milliseconds of a token, or of a whole prompt: the median. */
     double decode_ms, prefill_ms;
     double token_bytes; /* that a token needs: every weight in use once, and what the operations read and write */
-    double read_gb_s;   /* measured between pieces of the decoding, the median */
+    double read_gb_s;   /* reading as many bytes after each token, the median */
+    double read_share;  /* time of reading over that of the token, the median */
 } cli_bench_session;
 
 lattice_status cli_bench_session_run(lattice_runtime *runtime, lattice_model *model, cli_bench_session *bench,

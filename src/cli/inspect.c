@@ -16,7 +16,7 @@ static const cli_option options[] = {
     { "model",   'm', CLI_STRING, AT(common.model), "MODEL", NULL, NULL, 0, 0, "the model, instead of the argument" },
     { "tensors", 0,   CLI_FLAG,   AT(tensors),      NULL, NULL, NULL, 0, 0, "list the tensors" },
     { "plan",    0,   CLI_FLAG,   AT(plan),         NULL, NULL, NULL, 0, 0, "list the recorded operations" },
-    { "check",   0,   CLI_FLAG,   AT(check),        NULL, NULL, NULL, 0, 0, "read every weight: a NaN or infinite one is an error that names it" },
+    { "check",   0,   CLI_FLAG,   AT(check),        NULL, NULL, NULL, 0, 0, "read every weight: one that is not finite, or a wrong checksum, is an error" },
     CLI_OPTIONS_RUN(inspect_arguments),
     CLI_OPTIONS_JSON(inspect_arguments, "print one JSON object"),
     CLI_OPTIONS_LOG(inspect_arguments),

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "engine/batch.h"
 #include "engine/model.h"
+#include "engine/session.h"
 
 /* ------------------------------------------------------------------ forward passes */
 
@@ -108,7 +109,7 @@ double lattice_token_bytes(const lattice_model *m)
 /* ------------------------------------------------------------------ the machine's peak */
 
 enum { PEAK_ROUNDS = 20000 };
-static const size_t read_size = (size_t)256 << 20;
+static const size_t read_size = (size_t)512 << 20; /* twice the largest last-level caches */
 
 typedef struct peak_job {
     const lt_kernels *kernels;
@@ -164,6 +165,17 @@ static double best_rate(peak_job *job, double seconds)
     return best / 1e9;
 }
 
+/* Memory to be read, present before it is measured. */
+static lattice_status make_buffer(peak_job *job, size_t size, lt_reserve *buffer, lattice_error *err)
+{
+    LT_TRY(lt_reserve_create(size, buffer, err));
+    touch_job touch = { buffer->base, size / sizeof(float) };
+    lt_pool_run(job->pool, run_touch, &touch);
+    job->buffer = buffer->base;
+    job->n_floats = size / sizeof(float);
+    return LATTICE_OK;
+}
+
 lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, double seconds, lattice_machine_peak *peak,
                                     lattice_error *err)
 {
@@ -187,15 +199,38 @@ lattice_status lattice_measure_peak(lattice_runtime *runtime, const char *isa, d
     }
     job.peak = lt_q8_kernels_for(kernels)->peak;
     peak->gops_int8 = best_rate(&job, seconds / 2);
-    LT_GO(lt_reserve_create(read_size, &buffer, err));
-    job.n_floats = read_size / sizeof(float);
-    touch_job touch = { buffer.base, job.n_floats };
-    lt_pool_run(runtime->pool, run_touch, &touch);
-    job.buffer = buffer.base;
+    LT_GO(make_buffer(&job, read_size, &buffer, err));
     peak->read_gb_s = best_rate(&job, seconds / 2);
 done:
     lt_reserve_free(&buffer);
     lt_free(&runtime->mem, job.flop);
+    lt_free(&runtime->mem, job.sums);
+    return status;
+}
+
+/* ------------------------------------------------------------------ decoding */
+
+lattice_status lattice_bench_decode(lattice_session *session, const uint32_t *ids, size_t n, double *token_seconds,
+                                    double *read_seconds, lattice_error *err)
+{
+    lattice_runtime *runtime = session->model->runtime;
+    const size_t bytes = (size_t)lattice_token_bytes(session->model);
+    peak_job job = { .kernels = lt_kernels_find(NULL), .pool = runtime->pool };
+    lt_reserve buffer = { 0 };
+    lattice_status status = LATTICE_OK;
+    job.sums = lt_alloc_array(&runtime->mem, (size_t)lt_pool_threads(runtime->pool), sizeof *job.sums);
+    if (!job.sums) return lt_no_memory(err, sizeof *job.sums, "measuring");
+    LT_GO(make_buffer(&job, bytes, &buffer, err));
+    for (size_t i = 0; i < n; i++) {
+        double start = lt_clock_seconds();
+        LT_GO(lattice_session_step(session, ids[i], err));
+        token_seconds[i] = lt_clock_seconds() - start;
+        start = lt_clock_seconds();
+        lt_pool_run(runtime->pool, run_peak, &job);
+        read_seconds[i] = lt_clock_seconds() - start;
+    }
+done:
+    lt_reserve_free(&buffer);
     lt_free(&runtime->mem, job.sums);
     return status;
 }

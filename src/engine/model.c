@@ -376,7 +376,7 @@ static lattice_status check_checkpoint(lattice_model *m, lt_checkpoint *checkpoi
 {
     for (size_t i = 0; i < lt_checkpoint_count(checkpoint); i++)
         LT_TRY(check_tensor(m, checkpoint, lt_checkpoint_at(checkpoint, i), block, block_size, err));
-    return LATTICE_OK;
+    return lt_checkpoint_verify(checkpoint, err);
 }
 
 lattice_status lattice_model_check(lattice_model *m, lattice_error *err)

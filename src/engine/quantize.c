@@ -26,7 +26,6 @@
 /* Pieces that a page cache holds in huge pages, which makes the mapping faster to read. */
 #define PIECE ((size_t)4 << 20)
 
-static const char checksum_key[] = "lattice.sha256";
 
 typedef struct output_tensor {
     const lt_tensor *from;
@@ -215,7 +214,7 @@ static lattice_status put_header(quantizer *q, size_t *checksum, lattice_error *
     lt_json_write_begin(&w, '{');
     lt_json_write_key(&w, "__metadata__");
     lt_json_write_begin(&w, '{');
-    lt_json_write_key(&w, checksum_key);
+    lt_json_write_key(&w, LT_CHECKSUM_KEY);
     *checksum = 8 + header.len + 1;
     lt_json_write_z(&w, zeros);
     const char *const members[][2] = { { LT_QUANTIZATION_KEY, q->by_rows ? LT_INT8_QUANTIZATION : "q8_0" },

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/sha256.h"
 #include "format/index.h"
 #include "format/safetensors.h"
 
@@ -287,20 +288,45 @@ static lattice_status open_shard(lt_checkpoint *checkpoint, shard *s, lattice_er
     return LATTICE_OK;
 }
 
+/* The first byte of a shard's file. */
+static lattice_status shard_data(lt_checkpoint *checkpoint, shard *s, const uint8_t **data, lattice_error *err)
+{
+    lattice_status status = LATTICE_OK;
+    *data = atomic_load_explicit(&s->data, memory_order_acquire);
+    if (*data) return LATTICE_OK;
+    pthread_mutex_lock(&checkpoint->lock);
+    if (!atomic_load_explicit(&s->data, memory_order_relaxed)) status = open_shard(checkpoint, s, err);
+    *data = atomic_load_explicit(&s->data, memory_order_relaxed);
+    pthread_mutex_unlock(&checkpoint->lock);
+    return status;
+}
+
 lattice_status lt_checkpoint_data(lt_checkpoint *checkpoint, const lt_tensor *tensor, const void **data, lattice_error *err)
 {
-    shard *s = &checkpoint->shards[tensor->shard];
-    const uint8_t *base = atomic_load_explicit(&s->data, memory_order_acquire);
-    if (!base) {
-        lattice_status status = LATTICE_OK;
-        pthread_mutex_lock(&checkpoint->lock);
-        base = atomic_load_explicit(&s->data, memory_order_relaxed);
-        if (!base) status = open_shard(checkpoint, s, err);
-        base = atomic_load_explicit(&s->data, memory_order_relaxed);
-        pthread_mutex_unlock(&checkpoint->lock);
-        if (status != LATTICE_OK) return status;
-    }
+    const uint8_t *base;
+    LT_TRY(shard_data(checkpoint, &checkpoint->shards[tensor->shard], &base, err));
     *data = base + tensor->offset;
+    return LATTICE_OK;
+}
+
+lattice_status lt_checkpoint_verify(lt_checkpoint *checkpoint, lattice_error *err)
+{
+    for (size_t i = 0; i < checkpoint->n_shards; i++) {
+        shard *s = &checkpoint->shards[i];
+        const uint8_t *base;
+        if (!s->header.checksum.data) continue;
+        LT_TRY(shard_data(checkpoint, s, &base, err));
+        lt_sha256 hash;
+        uint8_t digest[LT_SHA256_SIZE];
+        char hex[2 * LT_SHA256_SIZE + 1];
+        lt_sha256_init(&hash);
+        lt_sha256_update(&hash, base + s->header.data_offset, s->file.size - s->header.data_offset);
+        lt_sha256_final(&hash, digest);
+        lt_sha256_hex(digest, hex);
+        if (!lt_str_is(s->header.checksum, hex))
+            return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the data are damaged: their SHA-256 is %s, and should be %.*s", s->path, hex,
+                           LT_STR_ARG(s->header.checksum));
+    }
     return LATTICE_OK;
 }
 

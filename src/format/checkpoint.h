@@ -61,6 +61,8 @@ const char *lt_checkpoint_shard_name(const lt_checkpoint *checkpoint, uint32_t s
 /* The tensor's bytes (little-endian, row-major), opening its shard on first use; safe from several threads. They may be
  * unaligned for their type. */
 lattice_status lt_checkpoint_data(lt_checkpoint *checkpoint, const lt_tensor *tensor, const void **data, lattice_error *err);
+/* Reads every byte of the shards whose metadata have a checksum, and compares: LATTICE_ERR_FORMAT names the one that differs. */
+lattice_status lt_checkpoint_verify(lt_checkpoint *checkpoint, lattice_error *err);
 /* The bytes will not be needed soon (a packed copy exists). */
 void lt_checkpoint_forget(lt_checkpoint *checkpoint, const lt_tensor *tensor);
 

@@ -18,6 +18,7 @@ enum { LT_Q8_0_BLOCK = 32, LT_Q8_0_PANEL = 16 };
 #define LT_Q8_0_LAYOUT "1"
 #define LT_QUANTIZATION_KEY "lattice.quantization"
 #define LT_LAYOUT_KEY "lattice.layout"
+#define LT_CHECKSUM_KEY "lattice.sha256"
 
 static inline size_t lt_q8_0_panels(size_t rows)
 {

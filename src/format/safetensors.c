@@ -122,6 +122,7 @@ static lattice_status read_metadata(header_reader *r)
         LT_TRY(lt_json_string(&r->json, &value));
         lt_str *kept = lt_str_is(key, LT_QUANTIZATION_KEY) ? &r->out->quantization
                        : lt_str_is(key, LT_LAYOUT_KEY)     ? &r->out->layout
+                       : lt_str_is(key, LT_CHECKSUM_KEY)   ? &r->out->checksum
                                                            : NULL;
         if (!kept) continue;
         const char *copy = lt_arena_copy(&r->out->arena, value.data, value.len);
@@ -326,7 +327,7 @@ lattice_status lt_safetensors_header_length(const char *name, const uint8_t *fir
 lattice_status lt_safetensors_parse(const lattice_allocator *mem, const char *name, const void *header, size_t length,
                                     uint64_t file_size, lt_safetensors *out, lattice_error *err)
 {
-    *out = (lt_safetensors){ .mem = mem };
+    *out = (lt_safetensors){ .mem = mem, .data_offset = 8 + length };
     lt_arena_init(&out->arena, mem);
     if (length == 0 || file_size < 8 || length > file_size - 8 || file_size > SIZE_MAX)
         return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the header does not fit in the file", name);

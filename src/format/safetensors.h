@@ -22,6 +22,8 @@ typedef struct lt_safetensors {
     const lt_tensor **by_name; /* [n] sorted by name, bytewise */
     size_t n, capacity;
     lt_str quantization, layout; /* of the metadata, in files that `quantize` wrote: "q8_0" or "int8", LT_Q8_0_LAYOUT; data NULL: not there */
+    lt_str checksum;             /* likewise: the SHA-256 of the data in hexadecimal digits, not compared with them here */
+    size_t data_offset;          /* where the data begin */
 } lt_safetensors;
 
 /* Checks the first 8 bytes of a file of `file_size` bytes and gives the header's length. `name` is for messages. */

@@ -251,6 +251,25 @@ class Likelihood(Case):
         self.assertAlmostEqual(exact["mean_nll"], want["mean_nll_q8_0_weights"], delta=1e-4)
 
 
+MINILM = os.environ.get("LATTICE_MINILM") or os.path.join(
+    os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "lattice", "models", "all-minilm-l6-v2"
+)
+
+
+@unittest.skipUnless(os.path.exists(os.path.join(MINILM, "model.safetensors")), "all-minilm-l6-v2 is not installed (scripts/fetch-model)")
+@unittest.skipIf(os.environ.get("LATTICE_TEST_LIGHT") == "1", "minutes under sanitizers")
+class Published(Case):
+    def test_minilm_stays_close_to_its_vectors(self):
+        with open(fixture("real/all-minilm-l6-v2.json"), encoding="utf-8") as f:
+            cases = json.load(f)["cases"]
+        q8 = self.quantize(MINILM)
+        got = self.done("embed", "-m", q8, "--jsonl", stdin=lines_of([c["ids"] for c in cases], "ids")).splitlines()
+        cosines = [cosine(json.loads(line)["embedding"], c["embedding"]) for line, c in zip(got, cases, strict=True)]
+        self.assertEqual(len(cosines), 159)
+        self.assertGreaterEqual(sum(cosines) / len(cosines), 0.9993)
+        self.assertGreaterEqual(min(cosines), 0.9975)
+
+
 class Files(Case):
     def test_header_tells_how_the_weights_are_kept(self):
         q8 = self.quantize(fixture("qwen3.5-text"), "--json")
@@ -320,6 +339,19 @@ class Files(Case):
             f.seek(8 + n + begin + -(-rows // 16) * 16 * cols)
             f.write(b"\x00\x7e")
         self.fails(1, f"tensor '{name}' has a scale that is NaN at [0, 0]", "inspect", q8, "--check")
+
+    def test_damaged_weights_are_found_by_their_checksum(self):
+        q8 = self.quantize(fixture("qwen3-embedding"))
+        self.done("inspect", q8, "--check")
+        path = os.path.join(q8, "model.safetensors")
+        with open(path, "r+b") as f:
+            (n,) = struct.unpack("<Q", f.read(8))
+            f.seek(8 + n + 1000)
+            (byte,) = f.read(1)
+            f.seek(8 + n + 1000)
+            f.write(bytes([byte ^ 1]))
+        self.done("inspect", q8)
+        self.fails(1, "model.safetensors: the data are damaged: their SHA-256 is ", "inspect", q8, "--check")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,18 @@ LT_VECTOR size_t min_size(size_t a, size_t b)
 
 #include "backend/cpu/finish.h"
 
+/* For so few rows memory is the limit: while a block is computed, as much of the panels that follow is fetched. */
+#define Q8_FETCH_ROWS 4
+
+LT_VECTOR void q8_fetch(size_t panels, const uint8_t *w, const unsigned char *scales, size_t k, size_t b)
+{
+    const size_t bytes = panels * LT_Q8_0_PANEL * LT_Q8_0_BLOCK; /* of a block */
+    const uintptr_t next = (uintptr_t)w + panels * LT_Q8_0_PANEL * k + b * bytes; /* may lie behind the last */
+    LT_UNROLL
+    for (size_t i = 0; i < bytes / 64; i++) __builtin_prefetch((const void *)(next + i * 64), 0, 2);
+    __builtin_prefetch((const void *)((uintptr_t)scales + (k + b * LT_Q8_0_BLOCK) / LT_Q8_0_BLOCK * panels * LT_Q8_0_PANEL * 2), 0, 2);
+}
+
 /* c[i][...] = products of `rows` rows from x on with `panels` panels from `panel` on. */
 LT_VECTOR void q8_tile(size_t rows, size_t panels, const lt_q8_linear *a, const unsigned char *x, size_t panel, float *c)
 {
@@ -40,6 +52,7 @@ LT_VECTOR void q8_tile(size_t rows, size_t panels, const lt_q8_linear *a, const 
         for (size_t v = 0; v < panels * Q8_VECTORS; v++) sum[i][v] = v_zero();
     }
     for (size_t b = 0; b < blocks; b++) {
+        if (rows <= Q8_FETCH_ROWS) q8_fetch(panels, w, scales, k, b);
         q_acc acc[Q8_ROWS][Q8_PANELS * Q8_VECTORS];
         LT_UNROLL
         for (size_t i = 0; i < rows; i++) {
