@@ -118,8 +118,8 @@ void cli_bench_session_print(const cli_bench_session *bench, lt_buf *out)
             out,
             "decoding of %zu tokens: %.2f ms a token, %.2f tokens/s; %.1f MB a token are %.1f GB/s, %.1f%% of the %.1f GB/s "
             "that reading as much gave in turns with it\n",
-            bench->decode, bench->decode_ms, 1e3 / bench->decode_ms, bench->token_bytes / 1e6, rate,
-            100 * bench->read_share, bench->read_gb_s);
+            bench->decode, bench->decode_ms, 1e3 / bench->decode_ms, bench->token_bytes / 1e6, rate, 100 * bench->read_share,
+            bench->read_gb_s);
     }
 }
 

@@ -324,8 +324,8 @@ lattice_status lt_checkpoint_verify(lt_checkpoint *checkpoint, lattice_error *er
         lt_sha256_final(&hash, digest);
         lt_sha256_hex(digest, hex);
         if (!lt_str_is(s->header.checksum, hex))
-            return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the data are damaged: their SHA-256 is %s, and should be %.*s", s->path, hex,
-                           LT_STR_ARG(s->header.checksum));
+            return lt_fail(err, LATTICE_ERR_FORMAT, "%s: the data are damaged: their SHA-256 is %s, and should be %.*s", s->path,
+                           hex, LT_STR_ARG(s->header.checksum));
     }
     return LATTICE_OK;
 }

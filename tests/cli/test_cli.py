@@ -620,6 +620,13 @@ class BenchAndVersion(Case):
         self.assertGreater(d["memory"]["peak_resident_bytes"], 0)
         self.assertGreater(d["memory"]["workspace_touched_bytes"], 0)
 
+    def test_bench_of_a_generator(self):
+        generator = os.path.join(os.path.dirname(BERT), "qwen3.5-text")
+        d = json.loads(self.done("bench", "-m", generator, "--decode", "60", "--prefill", "40", "--seconds", "0.02", "--json").stdout)
+        self.assertEqual((d["decode"]["tokens"], d["prefill"]["tokens"]), (60, 40))
+        for key in ("ms", "tok_per_s", "token_bytes", "read_gb_s", "read_share"):
+            self.assertGreater(d["decode"][key], 0, key)
+
     def test_bench_table(self):
         out = self.done("bench", "-m", BERT, "--shapes", "2x9", "--seconds", "0.02", "--profile").stdout
         self.assertRegex(out, r"(?m)^2x9 +\d")
