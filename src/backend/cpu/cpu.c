@@ -312,7 +312,7 @@ static lattice_status reserve_memory(lt_program *p, lattice_error *err)
     size_t seconds;
     p->base = lt_alloc_array(mem, p->plan->n_values, sizeof(float *));
     p->ld = lt_alloc_array(mem, p->plan->n_values, sizeof(size_t));
-    p->counters = lt_alloc_array(mem, p->n_groups + 1, sizeof *p->counters);
+    p->counters = lt_alloc_array(mem, p->n_groups + 1 + p->plan->n_ops, sizeof *p->counters);
     p->first_query_tile = p->max_seqs < SIZE_MAX ? lt_alloc_array(mem, p->max_seqs + 1, sizeof(size_t)) : NULL;
     p->seconds = lt_mul((size_t)p->n_threads, p->plan->n_ops, &seconds) ? lt_alloc_array(mem, seconds, sizeof(double)) : NULL;
     if (!p->base || !p->ld || !p->counters || !p->first_query_tile || !p->seconds) {

@@ -149,7 +149,7 @@ struct lt_program {
     float **base;             /* [n_values] row 0 of a workspace value */
     size_t *ld;               /* [n_values] */
     size_t *first_query_tile; /* [max_seqs + 1] attention tiles before a sequence */
-    lt_cpu_counter *counters; /* [n_groups + 1]; the last is for packing */
+    lt_cpu_counter *counters; /* [n_groups + 1 + plan->n_ops]; one for packing, then those of operations on few rows */
     double *seconds;          /* [n_threads][plan->n_ops] */
 };
 

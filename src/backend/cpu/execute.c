@@ -387,6 +387,18 @@ static size_t row_pieces(const run *r, size_t rows, size_t panels, size_t n_thre
     return best;
 }
 
+/* Few rows are a matter of memory, which gives one thread more than another, now this one and now that: each has its share of the
+ * panels, and the last eighth of all goes to who is done. */
+static void run_panels(run *r, size_t index, const frame *f, size_t panels, size_t n_threads)
+{
+    const size_t me = (size_t)f->thread, open = panels / 8, fixed = panels - open;
+    const size_t chunk = open / (4 * n_threads) < 4 ? 4 : open / (4 * n_threads);
+    atomic_size_t *counter = &r->program->counters[r->program->n_groups + 1 + index].next;
+    size_t begin = fixed * me / n_threads, end = fixed * (me + 1) / n_threads;
+    if (begin < end) timed_row_op(r, index, f, (part){ 0, f->rows, begin, end });
+    while (take(counter, chunk, open, &begin, &end)) timed_row_op(r, index, f, (part){ 0, f->rows, fixed + begin, fixed + end });
+}
+
 static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_threads)
 {
     size_t rows = r->rows[group->rows], me = (size_t)thread;
@@ -396,6 +408,8 @@ static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_
         size_t panels = panels_of(r, op);
         if (panels == 0) {
             timed_row_op(r, i, &f, (part){ rows * me / n_threads, rows * (me + 1) / n_threads, 0, 0 });
+        } else if (rows <= LT_FEW_ROWS && n_threads > 1) {
+            run_panels(r, i, &f, panels, n_threads);
         } else {
             size_t pieces = row_pieces(r, rows, panels, n_threads), piece = lt_ceil_div(rows, pieces);
             size_t item = panels * pieces * me / n_threads, end = panels * pieces * (me + 1) / n_threads;
@@ -785,7 +799,7 @@ static void prepare(run *r, lt_tail_kind tail, const lt_run_hooks *hooks)
     for (size_t s = 0; s < batch->n_seqs; s++) {
         p->first_query_tile[s + 1] = p->first_query_tile[s] + query_tiles(r, batch->seq_starts[s + 1] - batch->seq_starts[s]);
     }
-    for (size_t i = 0; i <= p->n_groups; i++) atomic_init(&p->counters[i].next, 0);
+    for (size_t i = 0; i <= p->n_groups + p->plan->n_ops; i++) atomic_init(&p->counters[i].next, 0);
     atomic_init(&r->stop, SIZE_MAX);
     r->fail_group = SIZE_MAX;
     r->pack = !p->packed && p->weights.n_items > 0;
