@@ -3,11 +3,10 @@
  *
  * A square of LT_VL outputs by LT_VL of k (of bfloat16, twice as many in the same registers) is transposed in registers and
  * multiplied at once, so that k ascends in one accumulator an output: the same steps as over a panel, and the same bits. While it
- * is computed, as much of what follows is fetched in the order of addresses: LT_VL streams are too many for a prefetcher to follow. */
+ * is computed, the rows that follow are fetched at the same columns: LT_VL streams are too many for a prefetcher to follow. */
 #ifndef LT_BACKEND_CPU_FEW_H
 #define LT_BACKEND_CPU_FEW_H
 
-#define FEW_AHEAD 32768 /* bytes behind the next LT_VL rows at which is fetched: 3% more than right there */
 #define FEW_ROWS 4 /* accumulators beside a square; more rows take a panel's rows of W from L2 again */
 
 /* acc[i] += x[i][p] · b for every row; x points at step p. */
@@ -18,10 +17,10 @@ LT_VECTOR void few_step(size_t m, vf acc[FEW_ROWS], const float *x, size_t ldx, 
         acc[i] = pairs ? v_dot_broadcast(x + i * ldx, b, acc[i]) : v_fma_broadcast(x + i * ldx, b, acc[i]);
 }
 
-/* What is fetched while a square is computed: as many bytes as it has. */
-LT_VECTOR void few_fetch(uintptr_t next, size_t bytes)
+/* What is fetched while a square is computed: its share of the LT_VL rows that follow, from their beginning on. */
+LT_VECTOR void few_fetch(const unsigned char *next, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)(next + i), 0, 2);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
 }
 
 /* One square whose rows begin at w, `n` elements of each: LT_VL, of pairs and where bfloat16 is split twice as many, or fewer. */
@@ -60,7 +59,7 @@ LT_VECTOR void few_outputs(size_t m, const lt_linear *a, const float *x, const u
     vf acc[FEW_ROWS];
     LT_UNROLL
     for (size_t i = 0; i < m; i++) acc[i] = v_zero();
-    uintptr_t next = (uintptr_t)w + LT_VL * row_bytes + FEW_AHEAD; /* may lie behind the last */
+    const unsigned char *next = (const unsigned char *)((uintptr_t)w + LT_VL * row_bytes);
     size_t kk = 0;
     for (; kk + wide <= k; kk += wide, next += wide * size * LT_VL, w += wide * size, x += pairs ? LT_VL : wide) {
         few_fetch(next, wide * size * LT_VL);

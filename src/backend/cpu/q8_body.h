@@ -32,11 +32,11 @@ LT_VECTOR size_t min_size(size_t a, size_t b)
 
 LT_VECTOR void q8_fetch(size_t panels, const uint8_t *w, const unsigned char *scales, size_t k, size_t b)
 {
-    const size_t bytes = panels * LT_Q8_0_PANEL * LT_Q8_0_BLOCK; /* of a block */
-    const uintptr_t next = (uintptr_t)w + panels * LT_Q8_0_PANEL * k + b * bytes; /* may lie behind the last */
+    const size_t block = panels * LT_Q8_0_PANEL * LT_Q8_0_BLOCK, blocks = k / LT_Q8_0_BLOCK;
+    const uintptr_t next = (uintptr_t)w + (blocks + b) * block; /* may lie behind the last */
     LT_UNROLL
-    for (size_t i = 0; i < bytes / 64; i++) __builtin_prefetch((const void *)(next + i * 64), 0, 2);
-    __builtin_prefetch((const void *)((uintptr_t)scales + (k + b * LT_Q8_0_BLOCK) / LT_Q8_0_BLOCK * panels * LT_Q8_0_PANEL * 2), 0, 2);
+    for (size_t i = 0; i < block / 64; i++) __builtin_prefetch((const void *)(next + i * 64), 0, 2);
+    __builtin_prefetch((const void *)((uintptr_t)scales + (blocks + b) * panels * LT_Q8_0_PANEL * 2), 0, 2);
 }
 
 /* c[i][...] = products of `rows` rows from x on with `panels` panels from `panel` on. */
