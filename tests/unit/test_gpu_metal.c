@@ -50,8 +50,10 @@ QUANTISED_TEST(qwen3_embedding_in_q8_0, "qwen3-embedding", AUTO, 0)
 QUANTISED_TEST(qwen3_reranker_in_q8_0, "qwen3-reranker", F32, 4)
 QUANTISED_TEST(qwen35_in_q8_0, "qwen3.5-text", F32, 3)
 
-int main(void)
+/* With a pattern, the tests that it fits. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bert),
         cmocka_unit_test(bert_in_f16),

@@ -315,6 +315,7 @@ static lattice_status download_trace(const run *r, const lt_op *op)
 
 /* ------------------------------------------------------------------ before and after */
 
+/* Blocks are last: where the others lie does not depend on how long the sequences are, so that a recording serves on. */
 static void place_tables(run *r)
 {
     const lt_batch *b = r->batch;
@@ -325,10 +326,10 @@ static void place_tables(run *r)
         t->n_tiles += lt_gpu_ceil(length, tile);
         if (b->states) t->n_blocks += lt_gpu_ceil(b->past_lens[s] + length, LT_BLOCK_ROWS);
     }
-    const size_t sizes[] = { b->n_tokens, b->n_tokens,   b->n_tokens, 4 * b->n_seqs, 2 * t->n_tiles, t->n_blocks,
-                             b->n_tokens, 3 * b->n_seqs, b->n_out,    4 * b->n_seqs, b->n_tokens };
-    size_t *const places[] = { &t->ids,   &t->positions, &t->types,    &t->attention_seqs, &t->tiles,    &t->blocks,
-                               &t->slots, &t->pool_seqs, &t->out_rows, &t->recurrent_seqs, &t->token_seq };
+    const size_t sizes[] = { b->n_tokens,   b->n_tokens, b->n_tokens,   4 * b->n_seqs, 2 * t->n_tiles, b->n_tokens,
+                             3 * b->n_seqs, b->n_out,    4 * b->n_seqs, b->n_tokens,   t->n_blocks };
+    size_t *const places[] = { &t->ids,       &t->positions, &t->types,          &t->attention_seqs, &t->tiles, &t->slots,
+                               &t->pool_seqs, &t->out_rows,  &t->recurrent_seqs, &t->token_seq,      &t->blocks };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         *places[i] = at;
         at += lt_gpu_round(sizes[i], 4);
@@ -439,9 +440,12 @@ static lattice_status place_workspace(run *r, size_t result_rows)
     lt_program *p = r->p;
     size_t end = 0, most = r->rows[LT_ROWS_TOKENS] > r->rows[LT_ROWS_OUT] ? r->rows[LT_ROWS_TOKENS] : r->rows[LT_ROWS_OUT];
     bool fits = true;
+    r->is_step = lt_gpu_is_step(r->batch);
+    r->splits = lt_gpu_splits(r);
     for (int c = 0; c < 3; c++) fits = fits && add_region(&end, r->rows[c], p->row_bytes[c], &r->class_offset[c]);
     fits = fits && add_region(&end, most, p->device->multiply ? p->glu_bytes : 0, &r->glu_offset);
     fits = fits && add_region(&end, r->rows[LT_ROWS_TOKENS], p->delta_floats * sizeof(float), &r->delta_offset);
+    fits = fits && add_region(&end, 1, lt_gpu_partial_bytes(r), &r->partial_offset);
     fits = fits && add_region(&end, 1, p->device->multiply ? p->scratch_weight_bytes : 0, &r->weight_offset);
     fits = fits && add_region(&end, result_rows, r->result_width * sizeof(float), &r->result_offset);
     if (!fits) return lt_no_memory(r->err, SIZE_MAX, "the workspace");
@@ -454,6 +458,16 @@ static lattice_status place_workspace(run *r, size_t result_rows)
     return LATTICE_OK;
 }
 
+/* An operation and those behind it that are joined with it; *n is how many they are, or 0. */
+static lattice_status run_joined(const run *r, const lt_op *op, lt_gpu_join join, size_t *n)
+{
+    bool done;
+    if (join != LT_GPU_JOIN_NORM) return lt_gpu_step(r, op, join, n);
+    LT_TRY(lt_gpu_few_rows(r, op, op + 1, &done));
+    *n = done ? 2 : 0;
+    return LATTICE_OK;
+}
+
 static lattice_status run_range(const run *r, size_t begin, size_t end, const lt_run_hooks *hooks)
 {
     for (size_t i = begin; i < end; i++) {
@@ -463,10 +477,11 @@ static lattice_status run_range(const run *r, size_t begin, size_t end, const lt
         if (hooks && hooks->fail_at_op > 0 && (size_t)hooks->fail_at_op - 1 == i)
             return lt_fail(r->err, LATTICE_ERR_DEVICE, "%s: op %zu (%s) failed: injected fault", r->device->driver, i,
                            lt_op_name(op->code));
-        bool hooked = hooks && (hooks->profile || hooks->fail_at_op > 0), done = false;
-        if (r->p->joins_next[i] && !hooked && !r->batch->trace) LT_TRY(lt_gpu_few_rows(r, op, &r->plan->ops[i + 1], &done));
-        if (done) { /* the product behind it, too */
-            i++;
+        bool hooked = hooks && (hooks->profile || hooks->fail_at_op > 0);
+        size_t joined = 0;
+        if (r->p->joins[i] != LT_GPU_ALONE && !hooked && !r->batch->trace) LT_TRY(run_joined(r, op, r->p->joins[i], &joined));
+        if (joined > 0) {
+            i += joined - 1;
             continue;
         }
         double start = hooks && hooks->profile ? lt_clock_seconds() : 0;
@@ -498,8 +513,7 @@ static void make_key(const run *r, lt_tail_kind kind, size_t key[LT_GPU_KEY])
                                      b->type_ids != NULL,
                                      b->states != NULL,
                                      r->at.n_tiles,
-                                     r->at.slots,
-                                     r->at.end,
+                                     r->splits,
                                      (size_t)(uintptr_t)p->workspace,
                                      (size_t)(uintptr_t)p->tables,
                                      (size_t)(uintptr_t)p->blocks.memory,

@@ -133,32 +133,6 @@ static lattice_status place_values(lt_program *p, lattice_error *err)
     return LATTICE_OK;
 }
 
-static size_t count_readers(const lt_plan *plan, int value)
-{
-    size_t n = value == plan->hidden;
-    for (size_t i = 0; i < plan->n_ops; i++) {
-        for (int k = 0; k < 4; k++) n += plan->ops[i].in[k].value == value;
-    }
-    return n;
-}
-
-/* RMS norms whose only reader is the product behind them. */
-static lattice_status find_joins(lt_program *p, lattice_error *err)
-{
-    const lt_plan *plan = p->plan;
-    p->joins_next = lt_alloc_zero(&p->runtime->mem, plan->n_ops * sizeof *p->joins_next);
-    if (!p->joins_next) return lt_no_memory(err, plan->n_ops, "a compiled plan");
-    for (size_t i = 0; i + 1 < plan->n_body; i++) {
-        const lt_op *op = &plan->ops[i], *next = &plan->ops[i + 1];
-        bool plain = op->code == LT_OP_ADD_NORM && op->in[1].value == LT_NONE && op->out[0] != LT_NONE && op->out[1] == LT_NONE &&
-                     op->weight[1] == LT_NONE;
-        p->joins_next[i] = plain && next->code == LT_OP_LINEAR && next->in[0].value == op->out[0] && next->in[0].column == 0 &&
-                           plan->weights[next->weight[0]].cols == plan->values[op->out[0]].width &&
-                           count_readers(plan, op->out[0]) == 1;
-    }
-    return LATTICE_OK;
-}
-
 static lattice_status find_rotary(lt_program *p, lattice_error *err)
 {
     for (size_t i = 0; i < p->plan->n_ops; i++) {
@@ -234,7 +208,7 @@ static void program_free(lt_program *p)
     lt_free(mem, p->rotary_staging);
     lt_free(mem, p->staging);
     lt_free(mem, p->state_offset);
-    lt_free(mem, p->joins_next);
+    lt_free(mem, p->joins);
     lt_free(mem, p->places);
     pthread_mutex_destroy(&p->lock);
     lt_free(mem, p);
@@ -245,7 +219,7 @@ static lattice_status compile_program(lt_program *p, lattice_error *err)
     LT_TRY(lt_gpu_shape_of(p->plan, &p->shape, err));
     LT_TRY(build_kernels(p, err));
     LT_TRY(place_values(p, err));
-    LT_TRY(find_joins(p, err));
+    LT_TRY(lt_gpu_find_joins(p, err));
     LT_TRY(lt_gpu_place_states(p, err));
     LT_TRY(find_rotary(p, err));
     return lt_gpu_weights_upload(p, err);

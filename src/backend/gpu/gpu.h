@@ -62,7 +62,10 @@ enum { LT_GPU_MAX_OWN = 16 };
     X(fused_qk_norm_rope)                                                                                                        \
     X(conv)                                                                                                                      \
     X(delta_units)                                                                                                               \
-    X(gated_delta)
+    X(gated_delta)                                                                                                               \
+    X(delta_step)                                                                                                                \
+    X(step_attention)                                                                                                            \
+    X(step_combine)
 
 typedef enum lt_gpu_kernel {
 #define X(name) LT_GPU_##name,
@@ -78,6 +81,15 @@ typedef struct lt_gpu_weight {
     bool is_vector; /* converted to float32; the taps of a convolution as [taps][channels] */
     bool is_taps, is_matrix, is_table;
 } lt_gpu_weight;
+
+/* What an operation and those behind it may be as one, where nothing else reads the values between them. */
+typedef enum lt_gpu_join {
+    LT_GPU_ALONE,
+    LT_GPU_JOIN_NORM,      /* an RMS norm, a product: of few rows */
+    LT_GPU_JOIN_DELTA,     /* convolution, delta rule, gated norm: of one token a sequence */
+    LT_GPU_JOIN_ATTENTION, /* norm and rotation of q and k, attention: likewise, with states */
+    LT_GPU_JOIN_GATED      /* the same and a gate */
+} lt_gpu_join;
 
 /* A value is a matrix of `rows` rows of ld numbers; it begins offset * rows bytes into its class of rows. */
 typedef struct lt_gpu_place {
@@ -119,7 +131,7 @@ struct lt_program {
     void *weight_memory;
     size_t weight_bytes, stored_bytes;
 
-    bool *joins_next;               /* [plan->n_ops] a norm that nothing but the product behind it reads */
+    lt_gpu_join *joins;             /* [plan->n_ops] */
     lt_gpu_place *places;           /* [plan->n_values] */
     size_t row_bytes[3];            /* of the workspace, by lt_rows */
     size_t glu_bytes, delta_floats; /* scratch a token: of gated products, of the delta rule */
@@ -166,6 +178,9 @@ extern const lt_state_ops lt_gpu_state_ops;
 lattice_status lt_gpu_place_states(lt_program *program, lattice_error *err);
 void lt_gpu_slots_free(lt_program *program, lt_gpu_slots *slots);
 lattice_status lt_gpu_states_enter(const lt_program *program, const lt_batch *batch, lattice_error *err);
+
+/* join.c: program->joins. */
+lattice_status lt_gpu_find_joins(lt_program *program, lattice_error *err);
 
 /* execute.c */
 lattice_status lt_gpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,

@@ -22,8 +22,10 @@ typedef struct run {
     const lt_batch *batch;
     lt_gpu_device *device;
     size_t rows[3];
-    size_t class_offset[3], glu_offset, delta_offset, weight_offset, result_offset; /* bytes into the workspace */
+    size_t class_offset[3], glu_offset, delta_offset, partial_offset, weight_offset, result_offset; /* bytes into the workspace */
     size_t result_width;
+    bool is_step;  /* one token a sequence */
+    size_t splits; /* of keys between groups of step_attention; 0: it is not used */
     batch_tables at;
     lattice_error *err;
 } run;
@@ -84,5 +86,12 @@ lattice_status lt_gpu_convert_rows(const run *r, view x, const lt_gpu_ref *index
 /* products.c: a linear operation, with the norm before it joined in where *done says so. */
 lattice_status lt_gpu_linear(const run *r, const lt_op *op);
 lattice_status lt_gpu_few_rows(const run *r, const lt_op *norm, const lt_op *op, bool *done);
+
+/* step.c: whether every sequence has one token; the splits of its keys; the bytes of their parts. */
+bool lt_gpu_is_step(const lt_batch *batch);
+size_t lt_gpu_splits(const run *r);
+size_t lt_gpu_partial_bytes(const run *r);
+/* op[0] and those that it is joined with; *n: how many they are, 0: they are not joined in this run. */
+lattice_status lt_gpu_step(const run *r, const lt_op *op, lt_gpu_join join, size_t *n);
 
 #endif

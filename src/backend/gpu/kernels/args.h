@@ -55,3 +55,19 @@ typedef struct {
     uint w_row, up_row, w_rows; /* Q8_0: first rows of gate and up, and those that either matrix has */
     float eps;
 } few_args;
+
+/* Rows of u, and columns of it: of the convolution's q, k and v, of the gates b then a, and of z. */
+typedef struct {
+    uint n_heads, n_key_heads, dv, taps, width, ld_x, ld_y, x_type, y_type;
+    uint q_column, k_column, v_column, q_stride, k_stride, v_stride, conv_column, gates_column, z_column, z_stride;
+    uint memory_size, conv_offset, offset;
+    float eps;
+} delta_step_args;
+
+typedef struct {
+    uint n_heads, ld, q_stride, k_stride, v_stride, q_column, k_column, v_column, type, kv_type;
+    uint block_size, offset, v_offset, sines, splits; /* offset: of the layer in a block; v_offset: of V behind K; sines: in `rotary` */
+    float eps, scale;
+} step_args;
+
+typedef struct { uint n_heads, splits, ld_z, ld_y, z_stride, y_stride, z_type, y_type, has_gate; } combine_args;
