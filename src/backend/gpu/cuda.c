@@ -73,9 +73,16 @@ static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, latt
         parameters[i] = &pointers[i];
     }
     parameters[l->n_buffers] = args;
-    CU_TRY(d, "a launch",
-           d->cu.launch(l->kernel, (unsigned)l->grid[0], (unsigned)l->grid[1], 1, (unsigned)l->threads, 1, 1,
-                        (unsigned)l->shared_bytes, d->stream, parameters, NULL));
+    const cu_launch_attribute early = { .id = CU_LAUNCH_PROGRAMMATIC, .value.number = 1 };
+    const cu_launch settings = {
+        .grid = { (unsigned)l->grid[0], (unsigned)l->grid[1], 1 },
+        .block = { (unsigned)l->threads, 1, 1 },
+        .shared_bytes = (unsigned)l->shared_bytes,
+        .stream = d->stream,
+        .attributes = &early,
+        .n_attributes = d->major >= 9 && d->driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC,
+    };
+    CU_TRY(d, "a launch", d->cu.launch(&settings, l->kernel, parameters, NULL));
     return LATTICE_OK;
 }
 

@@ -13,6 +13,24 @@ enum { CU_OK = 0, CU_OUT_OF_MEMORY = 2 };
 enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76 };
 enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
+typedef struct cu_launch_attribute {
+    int id, pad;
+    union {
+        int number;
+        char pad[64];
+    } value;
+} cu_launch_attribute;
+
+/* A launch with this attribute may begin before the one in front of it has ended; kernels wait for it themselves. */
+enum { CU_LAUNCH_PROGRAMMATIC = 6, CU_DRIVER_RECORDS_PROGRAMMATIC = 12030 };
+
+typedef struct cu_launch {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    const cu_launch_attribute *attributes;
+    unsigned n_attributes;
+} cu_launch;
+
 /* X(member, symbol, result, parameters) */
 #define LT_CUDA_DRIVER_LIST(X)                                                                                                   \
     X(init, "cuInit", cu_result, (unsigned))                                                                                     \
@@ -43,8 +61,7 @@ enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
     X(module_unload, "cuModuleUnload", cu_result, (void *))                                                                      \
     X(module_function, "cuModuleGetFunction", cu_result, (void **, void *, const char *))                                        \
     X(function_set, "cuFuncSetAttribute", cu_result, (void *, int, int))                                                         \
-    X(launch, "cuLaunchKernel", cu_result,                                                                                       \
-      (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))                  \
+    X(launch, "cuLaunchKernelEx", cu_result, (const cu_launch *, void *, void **, void **))                                      \
     X(capture_begin, "cuStreamBeginCapture_v2", cu_result, (void *, int))                                                        \
     X(capture_end, "cuStreamEndCapture", cu_result, (void *, void **))                                                           \
     X(graph_make, "cuGraphInstantiateWithFlags", cu_result, (void **, void *, unsigned long long))                               \

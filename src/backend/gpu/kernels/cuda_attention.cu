@@ -84,6 +84,8 @@ K_FUNC void am_load_keys(ushort *ks, ushort *vs, const ushort *k, const ushort *
 extern "C" __global__ void __launch_bounds__(128) attention_mma(const ushort *q, const ushort *k, const ushort *v, ushort *o, const uint *seqs,
                                                                   const uint *tiles, const uint *table, const attention_args a)
 {
+    K_ADMIT_NEXT();
+    K_WAIT();
     extern __shared__ uint4 am_memory[];
     ushort *const qs = (ushort *)am_memory, *const ks = qs + AM_ROWS * AM_LD, *const vs = ks + 2 * AM_KEYS * AM_LD;
     const uint tid = threadIdx.x, lane = tid & 31u, warp = tid >> 5u;

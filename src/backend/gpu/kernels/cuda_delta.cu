@@ -39,6 +39,8 @@ K_FUNC void df_fetch_tokens(df_memory *m, uint stage, const float *units, const 
 extern "C" __global__ void __launch_bounds__(64) delta_steps(const float *units, const float *gates, const ushort *v, const uint *seqs,
                                                             float *memory, ushort *o, const delta_args a)
 {
+    K_ADMIT_NEXT();
+    K_WAIT();
     __shared__ __align__(16) df_memory m;
     const uint lane = threadIdx.x & 31u, part = lane & 3u, s = blockIdx.x / a.n_heads, head = blockIdx.x % a.n_heads;
     const uint key_head = head / (a.n_heads / a.n_key_heads);

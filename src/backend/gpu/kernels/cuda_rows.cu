@@ -90,6 +90,8 @@ static __device__ __forceinline__ void norm_row(const ushort *x, const ushort *r
     extern "C" __global__ void __launch_bounds__(128)                                                                                  \
         name(const ushort *x, const ushort *residual, const float *gain, const float *bias, ushort *y, ushort *sum, const norm_args a) \
     {                                                                                                                                  \
+        K_ADMIT_NEXT();                                                                                                                \
+        K_WAIT();                                                                                                                      \
         const uint row = blockIdx.x * 4u + (threadIdx.x >> 5u);                                                                        \
         if (row < a.rows) norm_row<parts>(x, residual, gain, bias, y, sum, a, row, threadIdx.x & 31u);                                 \
     }
@@ -100,6 +102,8 @@ NORM_KERNEL(add_norm_4096, 16)
 /* As glu_rows. Grid: (rows, blocks of 8 * 128 columns). */
 extern "C" __global__ void __launch_bounds__(128) glu_rows_wide(const ushort *x, ushort *y, const glu_args a)
 {
+    K_ADMIT_NEXT();
+    K_WAIT();
     const uint c = (blockIdx.y * 128u + threadIdx.x) * 8u;
     if (c >= a.width) return;
     float gate[8], up[8];
@@ -115,6 +119,8 @@ extern "C" __global__ void __launch_bounds__(128) glu_rows_wide(const ushort *x,
 extern "C" __global__ void __launch_bounds__(128) activate_rows_wide(const ushort *x, const float *bias, const ushort *residual, ushort *y,
                                                                     const activate_args a)
 {
+    K_ADMIT_NEXT();
+    K_WAIT();
     const uint c = (blockIdx.y * 128u + threadIdx.x) * 8u;
     if (c >= a.width) return;
     float v[8], b[8];
@@ -141,6 +147,8 @@ extern "C" __global__ void __launch_bounds__(128) activate_rows_wide(const ushor
 extern "C" __global__ void __launch_bounds__(128) rope_wide(ushort *q, ushort *k, const float *q_gain, const float *k_gain,
                                                            const float *cosines, const float *sines, const uint *positions, const rope_args a)
 {
+    K_ADMIT_NEXT();
+    K_WAIT();
     const uint heads = a.n_heads + a.n_kv_heads, item = threadIdx.x / ROPE_LANES, i = threadIdx.x % ROPE_LANES * 8u;
     const uint t = blockIdx.x, h = blockIdx.y * (128u / ROPE_LANES) + item;
     const bool works = h < heads, is_q = h < a.n_heads;
