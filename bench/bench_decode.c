@@ -1,7 +1,9 @@
-/* Prefill and decoding speed of a language model, from token ids: bench_decode FOLDER [DEVICE [PROMPT_TOKENS [STEPS]]].
+/* Prefill and decoding speed of a language model, from token ids: bench_decode FOLDER [DEVICE [PROMPT_TOKENS [STEPS
+ * [SESSIONS]]]].
  *
  * Prints milliseconds and tokens a second of a prefill, of decoding one token after the other, and the bytes of weights that a
- * token must read over its time. Weights may be random: nothing is said about the text. */
+ * token must read over its time; then of SESSIONS of the same length decoding together. Weights may be random: nothing is said
+ * about the text. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,6 +34,36 @@ static void fill(uint32_t *ids, size_t n, size_t vocabulary)
     }
 }
 
+/* Seconds of a step of n sessions behind the prompt; without logits, the step itself. */
+static double decode_together(lattice_model *model, const uint32_t *ids, size_t n_prompt, size_t steps, size_t n, bool logits)
+{
+    lattice_error err;
+    lattice_session **sessions = malloc(n * sizeof(lattice_session *));
+    lattice_piece *pieces = malloc(n * sizeof *pieces);
+    uint32_t *next = malloc(n * sizeof *next);
+    lattice_session_options options = { .max_length = n_prompt + steps + 1 };
+    for (size_t i = 0; i < n; i++) {
+        check(lattice_session_create(model, &options, &sessions[i], &err), &err);
+        check(lattice_session_prefill(sessions[i], ids, n_prompt, &err), &err);
+    }
+    double start = 0;
+    for (size_t step = 0; step < steps; step++) {
+        if (step == 4) start = lt_clock_seconds(); /* those before allocate and record */
+        for (size_t i = 0; i < n; i++) {
+            next[i] = ids[(step + i) % n_prompt];
+            pieces[i] =
+                (lattice_piece){ .session = sessions[i], .ids = &next[i], .n = 1, .generated = true, .no_logits = !logits };
+        }
+        check(lattice_sessions_append(pieces, n, &err), &err);
+    }
+    double seconds = (lt_clock_seconds() - start) / (double)(steps - 4);
+    for (size_t i = 0; i < n; i++) lattice_session_free(sessions[i]);
+    free(sessions);
+    free(pieces);
+    free(next);
+    return seconds;
+}
+
 int main(int argc, char **argv)
 {
     lattice_error err;
@@ -39,7 +71,7 @@ int main(int argc, char **argv)
     lattice_model *model;
     lattice_session *session;
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_decode FOLDER [DEVICE [PROMPT_TOKENS [STEPS]]]\n");
+        fprintf(stderr, "usage: bench_decode FOLDER [DEVICE [PROMPT_TOKENS [STEPS [SESSIONS]]]]\n");
         return 2;
     }
     size_t n_prompt = argc > 3 ? (size_t)atol(argv[3]) : 512, steps = argc > 4 ? (size_t)atol(argv[4]) : 128;
@@ -74,8 +106,14 @@ int main(int argc, char **argv)
            2e-12 * (double)info.n_parameters * (double)n_prompt / prefill);
     printf("decode after them: %.3f ms a token, %.0f tokens/s, %.0f GB/s of weights\n", token * 1e3, 1 / token,
            1e-9 * (double)info.weight_bytes / token);
-    free(ids);
+    size_t n = argc > 5 ? (size_t)atol(argv[5]) : 0;
     lattice_session_free(session);
+    for (int logits = 0; logits < 2 && n > 0; logits++) {
+        double together = decode_together(model, ids, n_prompt, steps, n, logits);
+        printf("%zu sessions together, %s logits: %.3f ms a step, %.0f tokens/s\n", n, logits ? "with" : "without",
+               together * 1e3, (double)n / together);
+    }
+    free(ids);
     lattice_model_close(model);
     lattice_runtime_free(runtime);
     return 0;

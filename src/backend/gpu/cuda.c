@@ -164,20 +164,35 @@ static lattice_status upload(lt_gpu_device *device, lt_gpu_ref to, const void *d
     return LATTICE_OK;
 }
 
-/* Through a pinned buffer: the driver's own way for other memory is slower. */
+/* Through the pinned buffers in turn (the driver's own way for other memory is slower): while one part is copied on, the next is
+ * on its way. */
 static lattice_status download(lt_gpu_device *device, void *data, lt_gpu_ref from, size_t size, lattice_error *err)
 {
+    enum { FEW = 4 << 20, PART = 256 << 10, SHARE = 2 << 20 };
     cuda_device *d = enter(device);
     LT_TRY(open_staging(d, err));
-    int i = d->next_staging;
-    for (size_t done = 0; done < size;) {
-        size_t part = size - done < STAGING ? size - done : STAGING;
+    const size_t most = size <= FEW ? PART : FEW;
+    const int first = d->next_staging; /* part number n goes through buffer (first + n) % 2 */
+    int n_asked = 0, n_done = 0;
+    for (size_t asked = 0, done = 0; done < size; n_done++) {
+        for (; asked < size && n_asked < n_done + 2; n_asked++) {
+            const int i = (first + n_asked) % 2;
+            size_t part = size - asked < most ? size - asked : most;
+            CU_TRY(d, "a download", d->cu.event_finish(d->staged[i]));
+            CU_TRY(d, "a download", d->cu.download(d->staging[i], lt_cuda_pointer(lt_gpu_at(from, asked)), part, d->stream));
+            CU_TRY(d, "a download", d->cu.event_record(d->staged[i], d->stream));
+            asked += part;
+        }
+        const int i = (first + n_done) % 2;
+        copy_task task = { (char *)data + done, d->staging[i], size - done < most ? size - done : most };
         CU_TRY(d, "a download", d->cu.event_finish(d->staged[i]));
-        CU_TRY(d, "a download", d->cu.download(d->staging[i], lt_cuda_pointer(lt_gpu_at(from, done)), part, d->stream));
-        CU_TRY(d, "a download", d->cu.stream_finish(d->stream));
-        memcpy((char *)data + done, d->staging[i], part);
-        done += part;
+        if (task.size >= SHARE)
+            lt_pool_run(d->runtime->pool, copy_part, &task);
+        else
+            memcpy(task.to, task.from, task.size);
+        done += task.size;
     }
+    d->next_staging = (first + n_asked) % 2;
     return LATTICE_OK;
 }
 
