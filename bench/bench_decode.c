@@ -106,6 +106,10 @@ int main(int argc, char **argv)
            2e-12 * (double)info.n_parameters * (double)n_prompt / prefill);
     printf("decode after them: %.3f ms a token, %.0f tokens/s, %.0f GB/s of weights\n", token * 1e3, 1 / token,
            1e-9 * (double)info.weight_bytes / token);
+    const float *logits_of_last = lattice_session_logits(session);
+    size_t likeliest = 0;
+    for (size_t i = 1; i < info.vocab_size; i++) likeliest = logits_of_last[i] > logits_of_last[likeliest] ? i : likeliest;
+    printf("then token %zu is likeliest, of logit %.6f\n", likeliest, (double)logits_of_last[likeliest]);
     size_t n = argc > 5 ? (size_t)atol(argv[5]) : 0;
     lattice_session_free(session);
     for (int logits = 0; logits < 2 && n > 0; logits++) {
