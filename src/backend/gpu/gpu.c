@@ -60,7 +60,7 @@ typedef struct life {
 } life;
 
 /* A value that a tail takes as its result lives on; one that is traced is copied at once. */
-static void find_lives(const lt_plan *plan, life *lives)
+static void find_lives(const lt_plan *plan, const lt_gpu_join *joins, life *lives)
 {
     for (size_t v = 0; v < plan->n_values; v++) lives[v] = (life){ SIZE_MAX, 0 };
     for (size_t i = 0; i < plan->n_ops; i++) {
@@ -71,6 +71,14 @@ static void find_lives(const lt_plan *plan, life *lives)
             life *l = &lives[used[k]];
             if (l->begin == SIZE_MAX) l->begin = i;
             l->end = i;
+        }
+    }
+    /* Operations that may be one launch read to its end. */
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        size_t last = i + lt_gpu_join_span(joins[i]) - 1;
+        for (size_t k = 0; k < 4 * (last + 1 - i); k++) {
+            int v = plan->ops[i + k / 4].in[k % 4].value;
+            if (v != LT_NONE && lives[v].end < last) lives[v].end = last;
         }
     }
     lives[plan->hidden].end = SIZE_MAX;
@@ -107,7 +115,7 @@ static lattice_status place_values(lt_program *p, lattice_error *err)
         lt_free(mem, lives);
         return lt_no_memory(err, p->plan->n_values * sizeof *lives, "placing values");
     }
-    find_lives(p->plan, lives);
+    find_lives(p->plan, p->joins, lives);
     for (size_t v = 0; v < p->plan->n_values; v++) {
         const lt_value *value = &p->plan->values[v];
         lt_gpu_place *place = &p->places[v];
@@ -156,6 +164,33 @@ static lattice_status find_rotary(lt_program *p, lattice_error *err)
 
 /* ------------------------------------------------------------------ kernels */
 
+/* Which products of few rows there may be. */
+static void find_few(lt_program *p)
+{
+    for (size_t i = 0; i < p->plan->n_ops; i++) {
+        if (p->plan->ops[i].code != LT_OP_LINEAR) continue;
+        lt_dtype dtype = p->plan->weights[p->plan->ops[i].weight[0]].dtype;
+        if (dtype == LT_Q8_0)
+            p->shape.few_q8_0 = true;
+        else if (dtype == LT_BF16 || p->compute == LATTICE_COMPUTE_BF16)
+            p->shape.few_bf16 = true;
+    }
+}
+
+static bool has_kernel(const lt_gpu_shape *shape, lt_gpu_kernel kernel)
+{
+    switch (kernel) {
+    case LT_GPU_few_rows_1:
+    case LT_GPU_few_rows_8: return shape->few_bf16;
+    case LT_GPU_few_rows_q8_1:
+    case LT_GPU_few_rows_q8_8: return shape->few_q8_0;
+    case LT_GPU_delta_step:
+    case LT_GPU_step_attention:
+    case LT_GPU_step_combine: return shape->decodes;
+    default: return true;
+    }
+}
+
 static lattice_status build_kernels(lt_program *p, lattice_error *err)
 {
     static const char *const names[] = {
@@ -172,8 +207,10 @@ static lattice_status build_kernels(lt_program *p, lattice_error *err)
     lattice_status status = lt_gpu_source(&p->shape, p->device->shim, p->device->extra, &source, err);
     if (status == LATTICE_OK) status = p->device->build(p->device, lt_buf_str(&source), &p->library, err);
     lt_buf_free(&source);
-    for (int i = 0; status == LATTICE_OK && i < LT_GPU_KERNELS; i++)
-        status = p->device->find(p->device, p->library, names[i], &p->kernels[i], err);
+    for (int i = 0; status == LATTICE_OK && i < LT_GPU_KERNELS; i++) {
+        if (has_kernel(&p->shape, (lt_gpu_kernel)i))
+            status = p->device->find(p->device, p->library, names[i], &p->kernels[i], err);
+    }
     for (size_t i = 0; status == LATTICE_OK && i < p->device->n_own; i++) {
         if (p->device->find(p->device, p->library, p->device->own_names[i], &p->own[i], NULL) != LATTICE_OK) p->own[i] = NULL;
     }
@@ -217,9 +254,10 @@ static void program_free(lt_program *p)
 static lattice_status compile_program(lt_program *p, lattice_error *err)
 {
     LT_TRY(lt_gpu_shape_of(p->plan, &p->shape, err));
+    find_few(p);
     LT_TRY(build_kernels(p, err));
-    LT_TRY(place_values(p, err));
     LT_TRY(lt_gpu_find_joins(p, err));
+    LT_TRY(place_values(p, err));
     LT_TRY(lt_gpu_place_states(p, err));
     LT_TRY(find_rotary(p, err));
     return lt_gpu_weights_upload(p, err);

@@ -20,9 +20,9 @@ typedef struct lt_gpu_devices {
     size_t n;
 } lt_gpu_devices;
 
-/* The devices that `name` asks for: "auto" or NULL, "cpu", "cuda", "cuda:1", "cuda:0,1", "cuda:all", "metal". None when the CPU is
- * to be used; why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning, as is one of several that does
- * not start. The only place that reads the environment. */
+/* The devices that `name` asks for: "auto" or NULL, "cpu", "cuda", "cuda:1", "cuda:0,1", "cuda:all", "metal". None when the CPU
+ * is to be used; why, where a GPU was asked for or refused by LATTICE_NO_GPU, is logged as a warning, as is one of several that
+ * does not start. The only place that reads the environment. */
 lattice_status lt_gpu_select(lattice_runtime *runtime, const char *name, lt_gpu_devices *devices, lattice_error *err);
 
 /* LATTICE_ERR_INVALID_ARGUMENT when `name` is no device's. */
@@ -52,10 +52,8 @@ enum { LT_GPU_MAX_OWN = 16 };
     X(gemm_r32)                                                                                                                  \
     X(unpack_q8)                                                                                                                 \
     X(few_rows_1)                                                                                                                \
-    X(few_rows_4)                                                                                                                \
     X(few_rows_8)                                                                                                                \
     X(few_rows_q8_1)                                                                                                             \
-    X(few_rows_q8_4)                                                                                                             \
     X(few_rows_q8_8)                                                                                                             \
     X(fused_attention)                                                                                                           \
     X(append_rows)                                                                                                               \
@@ -90,6 +88,12 @@ typedef enum lt_gpu_join {
     LT_GPU_JOIN_ATTENTION, /* norm and rotation of q and k, attention: likewise, with states */
     LT_GPU_JOIN_GATED      /* the same and a gate */
 } lt_gpu_join;
+
+/* How many operations a join has. */
+static inline size_t lt_gpu_join_span(lt_gpu_join join)
+{
+    return join == LT_GPU_ALONE ? 1 : join == LT_GPU_JOIN_DELTA || join == LT_GPU_JOIN_GATED ? 3 : 2;
+}
 
 /* A value is a matrix of `rows` rows of ld numbers; it begins offset * rows bytes into its class of rows. */
 typedef struct lt_gpu_place {

@@ -48,11 +48,13 @@ static bool joins_attention(const lt_plan *plan, const lt_op *op, size_t readers
            attention->out[0] == op->in[0].value && count_readers(plan, op->in[0].value) == 5 + readers;
 }
 
-static lt_gpu_join find(const lt_plan *plan, size_t i)
+static lt_gpu_join find(const lt_program *p, size_t i)
 {
+    const lt_plan *plan = p->plan;
     const lt_op *op = &plan->ops[i];
     size_t left = plan->n_body - i;
     if (left >= 2 && joins_norm(plan, op)) return LT_GPU_JOIN_NORM;
+    if (!p->shape.decodes) return LT_GPU_ALONE;
     if (left >= 3 && joins_delta(plan, op)) return LT_GPU_JOIN_DELTA;
     if (left >= 3 && joins_attention(plan, op, 2) && op[2].code == LT_OP_GATE && same_operand(&op[2].in[0], &op[1].in[0]) &&
         op[2].in[1].value == op->in[0].value)
@@ -66,6 +68,6 @@ lattice_status lt_gpu_find_joins(lt_program *p, lattice_error *err)
     const lt_plan *plan = p->plan;
     p->joins = lt_alloc_zero(&p->runtime->mem, (plan->n_ops + 1) * sizeof *p->joins);
     if (!p->joins) return lt_no_memory(err, plan->n_ops * sizeof *p->joins, "a compiled plan");
-    for (size_t i = 0; i < plan->n_body; i++) p->joins[i] = find(plan, i);
+    for (size_t i = 0; i < plan->n_body; i++) p->joins[i] = find(p, i);
     return LATTICE_OK;
 }

@@ -197,8 +197,8 @@ static size_t split_of(size_t items, size_t parts, size_t most)
 static lattice_status launch_few(const run *r, const few_args *args, const piece *w, const piece *up, lt_gpu_type type,
                                  const lt_gpu_ref operands[5])
 {
-    static const lt_gpu_kernel kernels[2][3] = { { LT_GPU_few_rows_1, LT_GPU_few_rows_4, LT_GPU_few_rows_8 },
-                                                 { LT_GPU_few_rows_q8_1, LT_GPU_few_rows_q8_4, LT_GPU_few_rows_q8_8 } };
+    static const lt_gpu_kernel kernels[2][2] = { { LT_GPU_few_rows_1, LT_GPU_few_rows_8 },
+                                                 { LT_GPU_few_rows_q8_1, LT_GPU_few_rows_q8_8 } };
     few_args a = *args;
     bool packed = type == LT_GPU_Q8_0;
     size_t items = packed ? lt_gpu_ceil(w->n, 16) * (a.has_glu ? 2 : 1) : a.has_glu ? w->n : lt_gpu_ceil(w->n, 2);
@@ -217,11 +217,8 @@ static lattice_status launch_few(const run *r, const few_args *args, const piece
         a.has_residual ? lt_gpu_at(operands[3], w->column * lt_gpu_type_size((lt_gpu_type)a.residual_type)) : operands[3],
         lt_gpu_at(operands[4], w->column * lt_gpu_type_size((lt_gpu_type)a.y_type)),
     };
-    return lt_gpu_launch_kernel(r,
-                                kernels[packed][a.m == 1   ? 0
-                                                : a.m <= 4 ? 1
-                                                           : 2],
-                                buffers, 7, &a, sizeof a, lt_gpu_ceil(items * split, FEW_SIMDS), 1, FEW_SIMDS * 32);
+    return lt_gpu_launch_kernel(r, kernels[packed][a.m > 1], buffers, 7, &a, sizeof a, lt_gpu_ceil(items * split, FEW_SIMDS), 1,
+                                FEW_SIMDS * 32);
 }
 
 /* Whether the kernels can read these rows of W: 16 bytes at a time, whole panels. */

@@ -44,7 +44,7 @@ static bool agree(size_t *field, size_t value)
 
 lattice_status lt_gpu_shape_of(const lt_plan *plan, lt_gpu_shape *s, lattice_error *err)
 {
-    *s = (lt_gpu_shape){ 0 };
+    *s = (lt_gpu_shape){ .decodes = plan->tails[LT_TAIL_LOGITS].present };
     for (size_t i = 0; i < plan->n_ops; i++) {
         const lt_op *op = &plan->ops[i];
         bool same = true;

@@ -10,6 +10,8 @@ typedef struct lt_gpu_shape {
     size_t n_heads, n_kv_heads, head_dim;
     size_t rotary_dim; /* 0: nothing is rotated */
     size_t delta_dk;   /* key dimension of the delta rule; 0: there is none */
+    /* Kernels that not every model needs: decoding steps, products of few rows with matrices stored so. */
+    bool decodes, few_bf16, few_q8_0;
 } lt_gpu_shape;
 
 /* False, and the reason in words, when no kernel can be made for the shape. `reason` gets "" otherwise. */

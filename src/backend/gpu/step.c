@@ -25,7 +25,7 @@ size_t lt_gpu_splits(const run *r)
 {
     const lt_batch *b = r->batch;
     size_t most = 0, splits = 1;
-    if (!b->states || r->p->block_numbers == 0 || !lt_gpu_is_step(b)) return 0;
+    if (!b->states || !r->p->shape.decodes || r->p->block_numbers == 0 || !lt_gpu_is_step(b)) return 0;
     for (size_t s = 0; s < b->n_seqs; s++) {
         if (b->past_lens[s] > most) most = b->past_lens[s];
     }
@@ -125,11 +125,11 @@ lattice_status lt_gpu_step(const run *r, const lt_op *op, lt_gpu_join join, size
 {
     *n = 0;
     if (join == LT_GPU_JOIN_DELTA && r->is_step) {
-        *n = 3;
+        *n = lt_gpu_join_span(join);
         return delta_step(r, op);
     }
     if ((join == LT_GPU_JOIN_ATTENTION || join == LT_GPU_JOIN_GATED) && r->splits > 0) {
-        *n = join == LT_GPU_JOIN_GATED ? 3 : 2;
+        *n = lt_gpu_join_span(join);
         return step_attention(r, op, join == LT_GPU_JOIN_GATED ? op + 2 : NULL);
     }
     return LATTICE_OK;
