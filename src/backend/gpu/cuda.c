@@ -80,7 +80,7 @@ static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, latt
         .shared_bytes = (unsigned)l->shared_bytes,
         .stream = d->stream,
         .attributes = &early,
-        .n_attributes = d->major >= 9 && d->driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC,
+        .n_attributes = l->early && d->major >= 9 && d->driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC,
     };
     CU_TRY(d, "a launch", d->cu.launch(&settings, l->kernel, parameters, NULL));
     return LATTICE_OK;

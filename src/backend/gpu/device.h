@@ -39,6 +39,7 @@ typedef struct lt_gpu_launch {
     size_t grid[2];
     size_t threads;
     size_t shared_bytes; /* threadgroup memory beyond what the kernel declares; CUDA's own kernels only */
+    bool early;          /* may begin while the launch before still runs: the kernel waits for it (K_WAIT) */
 } lt_gpu_launch;
 
 /* y[m, n] = x[m, k] Wᵀ (+ residual, of y's type), W [n, k] dense. */

@@ -2,7 +2,7 @@
  * template's tiles. */
 #include "backend/gpu/run.h"
 
-enum { FEW_SIMDS = 8, FEW_MOST = 8, FEW_BUSY = 2048 /* simdgroups that keep a large device at work */ };
+enum { FEW_SIMDS = 8, FEW_BUSY = 2048 /* simdgroups that keep a large device at work */ };
 
 /* Consecutive rows of W: all of an uploaded one, or those of a mapped segment. They make columns [column, column + n) of y. */
 typedef struct piece {
@@ -133,7 +133,7 @@ static lattice_status library_product(const run *r, const lt_op *op, size_t m, v
     const lt_weight *source = &r->plan->weights[op->weight[0]];
     size_t width = r->plan->values[op->out[0]].width;
     *done = false;
-    if (!d->multiply || m <= FEW_MOST || (op->glu && residual)) return LATTICE_OK;
+    if (!d->multiply || m <= LT_GPU_FEW_ROWS || (op->glu && residual)) return LATTICE_OK;
     bool plain = op->weight[1] == LT_NONE && op->activation == LT_ACT_NONE && !op->glu;
     bool joins = residual && plain && residual->type == y.type;
     view to = op->glu ? (view){ scratch(r, r->glu_offset), lt_gpu_round(2 * width, 16), y.type } : y;
@@ -234,7 +234,7 @@ lattice_status lt_gpu_few_rows(const run *r, const lt_op *norm, const lt_op *op,
     bool has_residual = op->in[1].value != LT_NONE;
     size_t m = r->rows[r->plan->values[op->out[0]].rows], n = r->plan->values[op->out[0]].width;
     *done = false;
-    if (m > FEW_MOST || (w->type != LT_GPU_BF16 && w->type != LT_GPU_Q8_0)) return LATTICE_OK;
+    if (m > LT_GPU_FEW_ROWS || (w->type != LT_GPU_BF16 && w->type != LT_GPU_Q8_0)) return LATTICE_OK;
     if (has_residual) residual = operand_view(r, &op->in[1]);
     few_args a = {
         .m = u32(m),

@@ -9,6 +9,7 @@
 #undef uint
 
 enum { THREADS = 128, WORD = 4 };
+enum { LT_GPU_FEW_ROWS = 8 }; /* that the kernels for few rows take */
 
 /* Where the tables of the batch begin, in words. */
 typedef struct batch_tables {
