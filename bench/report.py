@@ -12,6 +12,7 @@ import sys
 
 SECTIONS = [
     ("peers", "Encoders, shape by shape: all-MiniLM-L6-v2", "make bench-peers"),
+    ("peers-int8", "Encoders, shape by shape: int8 against every arithmetic", "make bench-peers INT8=1"),
     ("peers-bge-base", "Encoders, shape by shape: bge-base's dimensions", "make bench-peers BGE=base"),
     ("peers-bge-large", "Encoders, shape by shape: bge-large's dimensions", "make bench-peers BGE=large"),
     ("texts", "Text to vectors", "make bench-texts"),

@@ -649,7 +649,7 @@ LATTICE_API lattice_status lattice_chat_encode(lattice_model *model, const latti
 /* ------------------------------------------------------------------ quantising */
 
 typedef struct lattice_quantize_options {
-    const char *type; /* "q8_0": blocks of 32 signed bytes with a half-precision scale */
+    const char *type; /* "q8_0": blocks of 32 signed bytes with a half-precision scale; "int8": of encoders, a scale an output */
     /* Called with bytes of weights read so far; returning false cancels (LATTICE_ERR_CANCELLED). NULL: none. */
     bool (*progress)(void *user, uint64_t done, uint64_t total);
     void *progress_user;
