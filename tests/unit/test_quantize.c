@@ -25,11 +25,12 @@ static size_t count_entries(const char *path)
     return n - 2;
 }
 
-static void running_out_of_memory_anywhere_leaves_nothing(void **state)
+static void run_out_of_memory(const char *fixture, const char *type)
 {
-    (void)state;
-    lt_test_folder from = bare_copy(TEXT), to = lt_test_folder_create();
+    lt_test_folder from = bare_copy(fixture), to = lt_test_folder_create();
     char out[256];
+    lattice_quantize_options quantize_options = lattice_quantize_options_default();
+    quantize_options.type = type;
     lt_test_path(&to, "q8", out);
     for (long n = 1;; n += LT_ROUNDS(7, 31)) {
         lt_test_allocator a = lt_test_allocator_failing_at(n);
@@ -41,7 +42,7 @@ static void running_out_of_memory_anywhere_leaves_nothing(void **state)
         lattice_error err;
         lattice_status status = lattice_runtime_create(&options, &runtime, &err);
         if (status == LATTICE_OK) {
-            status = lattice_quantize(runtime, from.path, out, NULL, NULL, &err);
+            status = lattice_quantize(runtime, from.path, out, &quantize_options, NULL, &err);
             lattice_runtime_free(runtime);
         }
         assert_int_equal(lt_test_allocator_live(&a), 0);
@@ -52,6 +53,13 @@ static void running_out_of_memory_anywhere_leaves_nothing(void **state)
     assert_int_equal(count_entries(to.path), 1);
     lt_test_folder_remove(&from);
     lt_test_folder_remove(&to);
+}
+
+static void running_out_of_memory_anywhere_leaves_nothing(void **state)
+{
+    (void)state;
+    run_out_of_memory(TEXT, "q8_0");
+    run_out_of_memory(FIXTURE("bert-cls"), "int8");
 }
 
 typedef struct patience {
@@ -141,12 +149,62 @@ static void a_quantised_model_gives_the_same_bits_in_any_company(void **state)
     lt_test_folder_remove(&to);
 }
 
+/* Vectors from int8 by rows as it is stored, smoothed: alone, in a batch, with one thread and with three. */
+static void an_encoder_by_rows_gives_the_same_bits_in_any_company(void **state)
+{
+    (void)state;
+    enum { N = 5, LONGEST = 60 };
+    lt_test_folder to = lt_test_folder_create();
+    char out[256];
+    lt_test_path(&to, "int8", out);
+    uint32_t ids[N][LONGEST];
+    lattice_ids inputs[N];
+    const size_t lengths[N] = { 2, 60, 7, 1, 33 };
+    for (size_t i = 0; i < N; i++) {
+        for (size_t j = 0; j < lengths[i]; j++) ids[i][j] = (uint32_t)((i * 31 + j * 7) % 100);
+        inputs[i] = (lattice_ids){ ids[i], lengths[i] };
+    }
+    float *first = NULL;
+    for (int threads = 1; threads <= 3; threads += 2) {
+        lattice_runtime_options options = lattice_runtime_options_default();
+        lattice_quantize_options quantize_options = lattice_quantize_options_default();
+        lattice_runtime *runtime;
+        lattice_model *model;
+        lattice_model_info info;
+        lattice_error err;
+        options.n_threads = threads;
+        quantize_options.type = "int8";
+        assert_ok(lattice_runtime_create(&options, &runtime, NULL));
+        if (!first) assert_ok_err(lattice_quantize(runtime, FIXTURE("bert-cls"), out, &quantize_options, NULL, &err), &err);
+        assert_ok_err(lattice_model_open(runtime, out, NULL, &model, &err), &err);
+        lattice_model_get_info(model, &info);
+        assert_string_equal(info.compute, "int8");
+        float *all = malloc(N * info.embedding_dim * sizeof *all), *one = malloc(info.embedding_dim * sizeof *one);
+        assert_ok_err(lattice_embed_ids(model, inputs, N, NULL, all, NULL, &err), &err);
+        for (size_t i = 0; i < N; i++) {
+            assert_ok_err(lattice_embed_ids(model, &inputs[i], 1, NULL, one, NULL, &err), &err);
+            assert_memory_equal(one, all + i * info.embedding_dim, info.embedding_dim * sizeof *one);
+        }
+        if (first)
+            assert_memory_equal(first, all, N * info.embedding_dim * sizeof *all);
+        else
+            first = all;
+        if (first != all) free(all);
+        free(one);
+        lattice_model_close(model);
+        lattice_runtime_free(runtime);
+    }
+    free(first);
+    lt_test_folder_remove(&to);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(running_out_of_memory_anywhere_leaves_nothing),
         cmocka_unit_test(progress_counts_to_the_end_and_can_cancel),
         cmocka_unit_test(a_quantised_model_gives_the_same_bits_in_any_company),
+        cmocka_unit_test(an_encoder_by_rows_gives_the_same_bits_in_any_company),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
