@@ -13,6 +13,8 @@ int lt_emulated_devices = 1, lt_emulated_fail_device = -1, lt_emulated_meet;
 long lt_emulated_fail_at, lt_emulated_launches, lt_emulated_launches_of[LT_EMULATED_MOST];
 size_t lt_emulated_memory, lt_emulated_used_of[LT_EMULATED_MOST];
 lattice_status lt_emulated_open_status;
+bool lt_emulated_checked;
+int lt_emulated_without;
 
 /* The emulator runs one group at a time: several devices take turns. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
@@ -53,11 +55,35 @@ typedef struct block {
     "cd %s && " LT_CLANG                                                                                                         \
     " -x cl -cl-std=clc++2021 -Xclang -cl-ext=-__opencl_c_generic_address_space,-__opencl_c_pipes,-__opencl_c_device_enqueue,"   \
     "-__opencl_c_program_scope_global_variables -cl-no-stdinc -march=native -fPIC -I" LT_METAL_STANDIN                           \
-    " -Wall -Wconversion -Werror -Wno-unused-function -ffp-contract=off -O2 -Xclang -ffake-address-space-map -c k.metal -o k.o " \
+    " -Wall -Wconversion -Werror -Wno-unused-function -ffp-contract=off %s -c k.metal -o k.o "                                   \
     ">log 2>&1 && objcopy --rename-section .bss=tgmem,alloc,load,data,contents k.o && "                                          \
     "printf 'extern char __start_tgmem[] __attribute__((weak)), __stop_tgmem[] __attribute__((weak));\\n"                        \
     "char *lt_group_begin = __start_tgmem, *lt_group_end = __stop_tgmem;\\n' >g.c && " LT_CLANG                                  \
     " -fPIC -shared g.c k.o -o k.so -lm >>log 2>&1"
+
+/* Accesses are watched in the address space of the host only, where threadgroup memory lies when there is no map; without
+ * optimisation it stays in memory, too. */
+#define PLAIN "-O2 -Xclang -ffake-address-space-map"
+#define CHECKED "-O0 -fsanitize=thread"
+
+/* Writes the source without barrier number lt_emulated_without; those of the shim's definitions do not count. */
+static bool write_source(FILE *f, lt_str source)
+{
+    static const char *const names[] = { "K_BARRIER()", "K_SIMD_BARRIER()" };
+    size_t from = 0;
+    int count = 0;
+    for (size_t i = 0; i < source.len && lt_emulated_without > 0; i++) {
+        for (int n = 0; n < 2; n++) {
+            size_t length = strlen(names[n]);
+            if (source.len - i <= length || memcmp(source.data + i, names[n], length) != 0 || source.data[i + length] != ';')
+                continue;
+            if (++count != lt_emulated_without) continue;
+            if (fwrite(source.data, 1, i, f) != i) return false;
+            from = i + length;
+        }
+    }
+    return fwrite(source.data + from, 1, source.len - from, f) == source.len - from;
+}
 
 static void remove_folder(const char *folder)
 {
@@ -77,9 +103,9 @@ static lattice_status build(lt_gpu_device *device, lt_str source, void **out, la
     if (!mkdtemp(folder)) return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: no temporary folder");
     snprintf(path, sizeof path, "%s/k.metal", folder);
     FILE *f = fopen(path, "wb");
-    if (!f || fwrite(source.data, 1, source.len, f) != source.len || fclose(f) != 0)
+    if (!f || !write_source(f, source) || fclose(f) != 0)
         return lt_fail(err, LATTICE_ERR_DEVICE, "emulated: the source cannot be written");
-    snprintf(command, sizeof command, COMPILE, folder);
+    snprintf(command, sizeof command, COMPILE, folder, lt_emulated_checked ? CHECKED : PLAIN);
     library *l = calloc(1, sizeof *l);
     snprintf(path, sizeof path, "%s/k.so", folder);
     if (system(command) == 0 && !(l->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL))) fprintf(stderr, "%s\n", dlerror());
@@ -195,7 +221,8 @@ static lattice_status copy(lt_gpu_device *device, lt_gpu_ref to, lt_gpu_ref from
     return LATTICE_OK;
 }
 
-bool lt_emulated_run(void *kernel_of, void *const *arguments, int n, size_t grid_x, size_t grid_y, size_t threads, const char **fault)
+bool lt_emulated_run(void *kernel_of, void *const *arguments, int n, size_t grid_x, size_t grid_y, size_t threads,
+                     const char **fault)
 {
     const kernel *k = kernel_of;
     size_t group_size = (size_t)(k->library->group_end - k->library->group_begin);

@@ -26,6 +26,15 @@ typedef struct simdgroup {
     float slots[LANES], results[2][LANES]; /* of this operation and the one before: slow lanes read theirs late */
 } simdgroup;
 
+/* One access: by whom, and between which barriers. */
+typedef struct access {
+    uint32_t turn, thread, group_epoch, simd_epoch; /* turn: of which group; others are gone */
+} access;
+
+typedef struct word {
+    access write, read, other_read; /* other_read: the last by another thread than `read` */
+} word;
+
 static struct {
     fiber fibers[MAX_THREADS];
     simdgroup simdgroups[MAX_THREADS / LANES];
@@ -37,6 +46,12 @@ static struct {
     int n_arguments;
     vector group;
     const char *fault;
+    /* Checked kernels: what last touched each word of the group's memory. */
+    char *memory;
+    size_t memory_size;
+    word *words;
+    size_t n_words;
+    uint32_t turn, group_epoch, simd_epochs[MAX_THREADS / LANES];
 } e;
 
 unsigned lt_emulator_order;
@@ -143,15 +158,89 @@ float lt_emulate_simd(float x, uint32_t kind)
     return s->results[turn][e.current % LANES];
 }
 
+static void fence(simdgroup *s, uint32_t kind)
+{
+    (void)kind;
+    e.simd_epochs[s - e.simdgroups]++;
+}
+
 void lt_emulate_barrier(uint32_t kind)
 {
     if (kind == 1) {
-        simd_meet(&e.simdgroups[e.current / LANES], 2, NULL);
+        simd_meet(&e.simdgroups[e.current / LANES], 2, fence);
     } else if (++e.at_barrier < e.n) {
         wait_here();
     } else {
         e.at_barrier = 0;
+        e.group_epoch++;
         wake(0, e.n);
+    }
+}
+
+/* ------------------------------------------------------------------ checked kernels */
+
+#if LT_EMULATOR_WATCHES
+/* Whether a barrier of the group, or one of their simdgroup, stands between an access and the running thread. */
+static bool is_ordered(const access *a)
+{
+    if (a->turn != e.turn || a->thread == e.current || a->group_epoch != e.group_epoch) return true;
+    return a->thread / LANES == e.current / LANES && a->simd_epoch != e.simd_epochs[e.current / LANES];
+}
+
+static void touch(const void *address, size_t size, bool writes)
+{
+    size_t at = (size_t)((const char *)address - e.memory);
+    if (!e.memory || (const char *)address < e.memory || at >= e.memory_size || !e.words) return;
+    const access now = { e.turn, e.current, e.group_epoch, e.simd_epochs[e.current / LANES] };
+    for (size_t i = at / 4; i <= (at + size - 1) / 4 && i < e.n_words; i++) {
+        word *w = &e.words[i];
+        bool ordered = is_ordered(&w->write) && (!writes || (is_ordered(&w->read) && is_ordered(&w->other_read)));
+        if (!ordered) e.fault = "a race: two threads of a group use one place of its memory without a barrier between them";
+        if (writes) {
+            w->write = now;
+        } else {
+            if (w->read.thread != e.current) w->other_read = w->read;
+            w->read = now;
+        }
+    }
+}
+
+/* What clang's thread sanitizer calls at every access, defined here instead of in its library. */
+#define HOOK(name, size, writes)                                                                                                 \
+    __attribute__((visibility("default"))) void name(void *address);                                                             \
+    void name(void *address)                                                                                                     \
+    {                                                                                                                            \
+        touch(address, size, writes);                                                                                            \
+    }
+#define HOOKS(size)                                                                                                              \
+    HOOK(__tsan_read##size, size, false)                                                                                         \
+    HOOK(__tsan_write##size, size, true)                                                                                         \
+    HOOK(__tsan_unaligned_read##size, size, false)                                                                               \
+    HOOK(__tsan_unaligned_write##size, size, true)
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+__attribute__((visibility("default"))) void __tsan_func_entry(void *caller);
+void __tsan_func_entry(void *caller)
+{
+    (void)caller;
+}
+__attribute__((visibility("default"))) void __tsan_func_exit(void);
+void __tsan_func_exit(void) {}
+__attribute__((visibility("default"))) void __tsan_init(void);
+void __tsan_init(void) {}
+#endif
+
+static void begin_checks(void *memory, size_t size)
+{
+    e.memory = memory;
+    e.memory_size = size;
+    if (e.n_words < size / 4 + 1) {
+        free(e.words);
+        e.n_words = size / 4 + 1;
+        e.words = calloc(e.n_words, sizeof *e.words);
     }
 }
 
@@ -179,6 +268,7 @@ static uint32_t in_order(uint32_t i)
 static bool run_group(void)
 {
     e.ended = e.at_barrier = 0;
+    e.turn++;
     memset(e.simdgroups, 0, sizeof e.simdgroups);
     for (uint32_t i = 0; i < e.n; i++) prepare(i);
     while (e.ended < e.n) {
@@ -213,6 +303,7 @@ bool lt_emulate(void *kernel, void *const *arguments, int n_arguments, uint32_t 
     e.kernel = kernel;
     e.arguments = arguments;
     e.n_arguments = n_arguments;
+    begin_checks(group_memory, group_memory_size);
     for (uint32_t y = 0; y < grid_y && !e.fault; y++) {
         for (uint32_t x = 0; x < grid_x && !e.fault; x++) {
             e.group = (vector){ x, y, 0, 0 };

@@ -23,23 +23,42 @@ extern const lt_gpu_driver lt_gpu_emulated;
 extern int lt_emulated_devices;
 extern long lt_emulated_fail_at;
 extern int lt_emulated_fail_device;
-extern long lt_emulated_launches;                   /* of all devices */
+extern long lt_emulated_launches; /* of all devices */
 extern long lt_emulated_launches_of[LT_EMULATED_MOST];
 /* A device's next launch waits until so many devices have come to theirs (0: it does not): proof that they work at the same time.
  * Gives up, and fails, after two minutes. */
 extern int lt_emulated_meet;
 extern size_t lt_emulated_memory;
 extern size_t lt_emulated_used_of[LT_EMULATED_MOST]; /* bytes allocated */
+/* A program that is itself under ThreadSanitizer has that one's hooks. */
+#if defined(__SANITIZE_THREAD__)
+#define LT_EMULATOR_WATCHES 0
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define LT_EMULATOR_WATCHES 0
+#endif
+#endif
+#ifndef LT_EMULATOR_WATCHES
+#define LT_EMULATOR_WATCHES 1
+#endif
+
+/* Kernels compiled so that every access to a group's memory is watched: two threads at one place, one of them writing, without a
+ * barrier between them are a fault. Of the template's barriers number lt_emulated_without (counted from 1; 0: none) is left out.
+ */
+extern bool lt_emulated_checked;
+extern int lt_emulated_without;
+
 /* What the driver's open says instead of opening; LATTICE_OK: it opens. */
 extern lattice_status lt_emulated_open_status;
 /* Back to one device that works. */
 void lt_emulated_reset(void);
 
-/* What the device is made of, for a Metal that is made up: a source compiled, its kernels (NULL: no such), and one of them run on a
- * grid, as lt_emulate does. */
+/* What the device is made of, for a Metal that is made up: a source compiled, its kernels (NULL: no such), and one of them run on
+ * a grid, as lt_emulate does. */
 lattice_status lt_emulated_build(lt_str source, void **library, lattice_error *err);
 void *lt_emulated_find(void *library, const char *name);
-bool lt_emulated_run(void *kernel, void *const *arguments, int n, size_t grid_x, size_t grid_y, size_t threads, const char **fault);
+bool lt_emulated_run(void *kernel, void *const *arguments, int n, size_t grid_x, size_t grid_y, size_t threads,
+                     const char **fault);
 void lt_emulated_library_free(void *library);
 
 /* Whether this machine has what the emulation needs: clang, objcopy, an x86-64 CPU. */

@@ -6,6 +6,7 @@
 #include "model_fixture.h"
 
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/template.h"
 #include "format/q8_0.h"
 #include "gpu/emulator.h"
 
@@ -480,6 +481,152 @@ static lt_gpu_device *open_cuda(lattice_runtime *runtime)
     return device;
 }
 
+/* ------------------------------------------------------------------ races */
+
+static int linear(bed *b, int w, int x, size_t n)
+{
+    lt_op op = lt_op_new(LT_OP_LINEAR);
+    op.in[0] = lt_all(x);
+    op.weight[0] = w;
+    op.out[0] = value(b, n);
+    lt_plan_op(&b->plan, op);
+    return op.out[0];
+}
+
+/* A plan that comes by every barrier: products of all kinds, gated attention with its rotation, the delta rule. */
+static void record_all(bed *b)
+{
+    enum { D = 36, HEADS = 3, DK = 16, DV = 24, MIX = 2 * DK + 2 * DV };
+    int packed = weight(b, 64, 64, LT_Q8_0, 0, 0.2f), half = weight(b, 64, 64, LT_BF16, 0, 0.2f);
+    int h = embed(b, 64, LT_F32);
+    lt_op norm = lt_op_new(LT_OP_ADD_NORM), rope = lt_op_new(LT_OP_QK_NORM_ROPE), attention = lt_op_new(LT_OP_ATTENTION);
+    norm.in[0] = lt_all(h);
+    norm.weight[0] = weight(b, 64, 1, LT_F32, 1, 0.2f);
+    norm.eps = 1e-6f;
+    norm.out[0] = value(b, 64);
+    lt_plan_op(&b->plan, norm);
+    h = linear(b, packed, linear(b, half, norm.out[0], 64), 64);
+    int x = linear(b, weight(b, HEADS * 2 * D + 2 * D, 64, LT_F32, 0, 0.2f), h, HEADS * 2 * D + 2 * D);
+    rope.in[0] = attention.in[0] = (lt_operand){ .value = x, .column = 0, .head_stride = 2 * D };
+    rope.in[1] = attention.in[1] = (lt_operand){ .value = x, .column = HEADS * 2 * D, .head_stride = D };
+    attention.in[2] = (lt_operand){ .value = x, .column = HEADS * 2 * D + D, .head_stride = D };
+    for (int i = 0; i < 2; i++) rope.weight[i] = weight(b, D, 1, LT_F32, 1, 0.2f);
+    rope.n_heads = attention.n_heads = HEADS;
+    rope.n_kv_heads = attention.n_kv_heads = 1;
+    rope.head_dim = attention.head_dim = D;
+    rope.rotary_dim = 12;
+    rope.rope_theta = 1e4;
+    rope.max_positions = 512;
+    rope.out[0] = attention.out[0] = x;
+    attention.scale = 0.2f;
+    attention.causal = true;
+    lt_plan_op(&b->plan, rope);
+    lt_plan_op(&b->plan, attention);
+    lt_op gate = lt_op_new(LT_OP_GATE);
+    gate.in[0] = attention.in[0];
+    gate.in[1] = (lt_operand){ .value = x, .column = D, .head_stride = 2 * D };
+    gate.n_heads = HEADS;
+    gate.head_dim = D;
+    gate.out[0] = value(b, HEADS * D);
+    lt_plan_op(&b->plan, gate);
+    int u = linear(b, weight(b, MIX + 2 * DV + 4, HEADS * D, LT_F32, 0, 0.2f), gate.out[0], MIX + 2 * DV + 4);
+    lt_op conv = lt_op_new(LT_OP_CONV), delta = lt_op_new(LT_OP_GATED_DELTA), gated = lt_op_new(LT_OP_GATED_NORM);
+    conv.in[0] = lt_all(u);
+    conv.weight[0] = weight(b, MIX, 4, LT_F32, 0, 0.7f);
+    conv.out[0] = value(b, MIX);
+    for (size_t i = 0; i < 3; i++)
+        delta.in[i] = (lt_operand){ .value = conv.out[0], .column = i * DK, .head_stride = i < 2 ? DK : DV };
+    delta.in[3] = (lt_operand){ .value = u, .column = MIX + 2 * DV };
+    delta.weight[0] = weight(b, 2, 1, LT_F32, 0, 1);
+    delta.weight[1] = weight(b, 2, 1, LT_F32, 0, 1);
+    delta.n_heads = 2;
+    delta.n_kv_heads = 1;
+    delta.head_dim = DK;
+    delta.value_dim = DV;
+    delta.out[0] = value(b, 2 * DV);
+    gated.in[0] = (lt_operand){ .value = delta.out[0], .head_stride = DV };
+    gated.in[1] = (lt_operand){ .value = u, .column = MIX, .head_stride = DV };
+    gated.weight[0] = weight(b, DV, 1, LT_F32, 1, 0.3f);
+    gated.n_heads = 2;
+    gated.head_dim = DV;
+    gated.eps = 1e-6f;
+    gated.out[0] = value(b, 2 * DV);
+    lt_plan_op(&b->plan, conv);
+    lt_plan_op(&b->plan, delta);
+    lt_plan_op(&b->plan, gated);
+    end_body(b, gated.out[0]);
+    lt_op select = lt_op_new(LT_OP_SELECT);
+    select.in[0] = lt_all(gated.out[0]);
+    select.out[0] = lt_plan_value(&b->plan, LT_ROWS_OUT, 2 * DV, "selected");
+    lt_plan_op(&b->plan, select);
+    lt_plan_end_tail(&b->plan, LT_TAIL_LOGITS, select.out[0]);
+}
+
+/* A long piece, a few tokens, and one token of a sequence; the first fault, or OK. */
+static lattice_status run_watched(lattice_error *err)
+{
+    static const size_t lengths[] = { 70, 3, 1 };
+    bed b;
+    begin(&b, 5);
+    record_all(&b);
+    write_checkpoint(&b);
+    lt_backend *backend;
+    lt_program *program;
+    lt_state *state = NULL;
+    const lt_compile_options o = { .max_tokens = TOKENS, .max_seqs = 8 };
+    assert_ok_err(lt_gpu_backend_create(b.runtime, open_emulated(b.runtime), LATTICE_COMPUTE_F32, &backend, err), err);
+    assert_ok_err(backend->compile(backend, &b.plan, &o, &program, err), err);
+    assert_ok_err(backend->states->create(program, &state, err), err);
+    test_batch *t = malloc(sizeof *t);
+    float out[TOKENS * 48];
+    lattice_status status = LATTICE_OK;
+    size_t past = 0;
+    for (size_t i = 0; i < 3 && status == LATTICE_OK; past += lengths[i++]) {
+        uint32_t ids[TOKENS] = { 0 };
+        batch_clear(t);
+        batch_add(t, ids, NULL, lengths[i]);
+        for (size_t k = 0; k < lengths[i]; k++) t->positions[k] += (uint32_t)past;
+        t->batch.states = &state;
+        t->batch.past_lens = &past;
+        assert_ok_err(backend->states->reserve(state, lengths[i], err), err);
+        status = backend->run(program, &t->batch, LT_TAIL_TOKENS, out, NULL, err);
+        if (status == LATTICE_OK) backend->states->commit(state);
+    }
+    backend->states->free(state);
+    backend->program_free(program);
+    backend->free(backend);
+    free(t);
+    end(&b);
+    return status;
+}
+
+static int count_barriers(void)
+{
+    lt_str text = lt_gpu_template();
+    int n = 0;
+    for (const char *at = text.data; (at = strstr(at, "BARRIER();")) != NULL; at++) n++;
+    return n;
+}
+
+/* Without any one of its barriers the template has a race that the watched kernels show; with all, none. */
+static void every_barrier_is_needed_and_watched(void **state)
+{
+    (void)state;
+    lattice_error err;
+    if (!lt_emulator_works() || !LT_EMULATOR_WATCHES) skip();
+    lt_emulated_checked = true;
+    assert_ok_err(run_watched(&err), &err);
+    const int n = count_barriers(), step = LT_TEST_LIGHT ? 5 : 1;
+    assert_true(n >= 20);
+    for (lt_emulated_without = 1; lt_emulated_without <= n; lt_emulated_without += step) {
+        lattice_status status = run_watched(&err);
+        if (status == LATTICE_OK) fail_msg("barrier %d of the template is not missed", lt_emulated_without);
+        if (!strstr(err.message, "a race")) fail_msg("barrier %d: %s", lt_emulated_without, err.message);
+    }
+    lt_emulated_checked = false;
+    lt_emulated_without = 0;
+}
+
 #define OPERATION_TEST(group)                                                                                                    \
     static void group##_equal_the_cpus_emulated(void **state)                                                                    \
     {                                                                                                                            \
@@ -505,10 +652,11 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_equal_the_cpus_emulated),   cmocka_unit_test(norms_equal_the_cpus_emulated),
-        cmocka_unit_test(attentions_equal_the_cpus_emulated), cmocka_unit_test(recurrences_equal_the_cpus_emulated),
-        cmocka_unit_test(products_equal_the_cpus_on_cuda),    cmocka_unit_test(norms_equal_the_cpus_on_cuda),
-        cmocka_unit_test(attentions_equal_the_cpus_on_cuda),  cmocka_unit_test(recurrences_equal_the_cpus_on_cuda),
+        cmocka_unit_test(every_barrier_is_needed_and_watched), cmocka_unit_test(products_equal_the_cpus_emulated),
+        cmocka_unit_test(norms_equal_the_cpus_emulated),       cmocka_unit_test(attentions_equal_the_cpus_emulated),
+        cmocka_unit_test(recurrences_equal_the_cpus_emulated), cmocka_unit_test(products_equal_the_cpus_on_cuda),
+        cmocka_unit_test(norms_equal_the_cpus_on_cuda),        cmocka_unit_test(attentions_equal_the_cpus_on_cuda),
+        cmocka_unit_test(recurrences_equal_the_cpus_on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
