@@ -179,8 +179,8 @@ static void note_memory(lt_share *s, device *d, size_t n_tokens, bool fitted, co
     s->warned_memory |= warns;
     pthread_mutex_unlock(&s->lock);
     if (warns)
-        lt_log(s->runtime, LATTICE_LOG_WARNING, "a batch of %zu tokens does not fit on the GPU and is halved: %s", n_tokens,
-               why->message);
+        lt_log(s->runtime, LATTICE_LOG_WARNING, "a batch of %zu tokens does not fit on the GPU, which takes less at once: %s",
+               n_tokens, why->message);
 }
 
 static void warn_length(lt_share *s)

@@ -225,13 +225,34 @@ static void a_run_that_hangs_the_device_is_repeated_on_the_cpu(void **state)
     check_failing_run("the device stopped: Caused GPU Hang Error");
 }
 
+/* Memory may come back: the next run is the device's again. */
 static void a_run_without_memory_is_repeated_on_the_cpu(void **state)
 {
     (void)state;
     REQUIRE_EMULATOR();
+    static const uint32_t ids[] = { 2, 9, 7, 3 };
+    lattice_error err;
+    warnings w;
+    float first[64], wanted[64];
+    lattice_ids input = { ids, 4 };
     lt_standin_plan.fail_commands = 1;
     lt_standin_plan.fail_code = 8;
-    check_failing_run("the device stopped");
+    lattice_runtime *runtime = make_runtime(&w);
+    lattice_model *m = gpu_open(runtime, FIXTURE("bert-cls"), "metal", LATTICE_COMPUTE_F32);
+    lattice_model *cpu = gpu_open(runtime, FIXTURE("bert-cls"), "cpu", LATTICE_COMPUTE_F32);
+    assert_ok_err(lattice_embed_ids(m, &input, 1, NULL, first, NULL, &err), &err);
+    assert_ok_err(lattice_embed_ids(cpu, &input, 1, NULL, wanted, NULL, &err), &err);
+    assert_memory_equal(first, wanted, lattice_embed_dim(m, NULL) * sizeof *first);
+    assert_int_equal(w.n, 1);
+    if (!strstr(w.last, "the device stopped")) fail_msg("'%s' does not say so", w.last);
+    lt_standin_plan.fail_commands = 0;
+    long commands = lt_standin_counts().commands;
+    assert_ok_err(lattice_embed_ids(m, &input, 1, NULL, first, NULL, &err), &err);
+    assert_true(lt_standin_counts().commands > commands);
+    assert_int_equal(w.n, 1);
+    lattice_model_close(m);
+    lattice_model_close(cpu);
+    lattice_runtime_free(runtime);
 }
 
 static void a_group_too_large_for_the_device_falls_back(void **state)

@@ -260,7 +260,7 @@ static void a_batch_that_does_not_fit_is_halved(void **state)
         memset(lt_emulated_launches_of, 0, sizeof lt_emulated_launches_of);
         assert_vectors(m, wanted);
         assert_int_equal(s.n_warnings, 1);
-        assert_non_null(strstr(s.warnings, "is halved"));
+        assert_non_null(strstr(s.warnings, "takes less at once"));
         for (int d = 0; d < n; d++) assert_true(lt_emulated_launches_of[d] > 0);
         long launches = lt_emulated_launches;
         assert_vectors(m, wanted);

@@ -31,30 +31,51 @@ static cuda_device *enter(lt_gpu_device *device)
 
 /* ------------------------------------------------------------------ kernels */
 
-static lattice_status build(lt_gpu_device *device, lt_str source, void **library, lattice_error *err)
+typedef struct library {
+    void *modules[LT_GPU_UNITS];
+} library;
+
+static void library_free(lt_gpu_device *device, void *from)
 {
     cuda_device *d = enter(device);
-    lt_buf code;
-    lt_buf_init(&code, &d->runtime->mem);
-    lattice_status status = lt_cuda_compile(d, source, &code, err);
-    if (status == LATTICE_OK) {
-        cu_result result = d->cu.module_load(library, code.data);
+    library *l = from;
+    for (int u = 0; u < LT_GPU_UNITS; u++) {
+        if (l->modules[u]) d->cu.module_unload(l->modules[u]);
+    }
+    lt_free(&d->runtime->mem, l);
+}
+
+static lattice_status build(lt_gpu_device *device, lt_str source, void **out, lattice_error *err)
+{
+    cuda_device *d = enter(device);
+    library *l = lt_alloc_zero(&d->runtime->mem, sizeof *l);
+    if (!l) return lt_no_memory(err, sizeof *l, "kernels");
+    lt_cuda_code code;
+    lt_cuda_code_init(&code, &d->runtime->mem);
+    lattice_status status = lt_cuda_compile(d->runtime, &d->target, source, &code, err);
+    for (int u = 0; u < LT_GPU_UNITS && status == LATTICE_OK; u++) {
+        cu_result result = d->cu.module_load(&l->modules[u], code.units[u].data);
         if (result != CU_OK) status = lt_cuda_fail(d, result, "loading the kernels", err);
     }
-    lt_buf_free(&code);
-    return status;
+    lt_cuda_code_free(&code);
+    if (status != LATTICE_OK) {
+        library_free(device, l);
+        return status;
+    }
+    *out = l;
+    return LATTICE_OK;
 }
 
-static lattice_status find(lt_gpu_device *device, void *library, const char *name, void **kernel, lattice_error *err)
+static lattice_status find(lt_gpu_device *device, void *from, const char *name, void **kernel, lattice_error *err)
 {
     cuda_device *d = enter(device);
-    cu_result result = d->cu.module_function(kernel, library, name);
-    return result == CU_OK ? LATTICE_OK : lt_cuda_fail(d, result, name, err);
-}
-
-static void library_free(lt_gpu_device *device, void *library)
-{
-    enter(device)->cu.module_unload(library);
+    const library *l = from;
+    cu_result result = CU_OK;
+    for (int u = 0; u < LT_GPU_UNITS; u++) {
+        result = d->cu.module_function(kernel, l->modules[u], name);
+        if (result == CU_OK) return LATTICE_OK;
+    }
+    return lt_cuda_fail(d, result, name, err);
 }
 
 static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, lattice_error *err)
@@ -80,7 +101,7 @@ static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, latt
         .shared_bytes = (unsigned)l->shared_bytes,
         .stream = d->stream,
         .attributes = &early,
-        .n_attributes = l->early && d->major >= 9 && d->driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC,
+        .n_attributes = l->early && d->target.major >= 9 && d->target.driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC,
     };
     CU_TRY(d, "a launch", d->cu.launch(&settings, l->kernel, parameters, NULL));
     return LATTICE_OK;
@@ -279,9 +300,9 @@ static lattice_status open_device(cuda_device *d, int index, lattice_error *err)
     CU_TRY(d, "its name", d->cu.device_name(d->base.name, (int)sizeof d->base.name, d->device));
     CU_TRY(d, "its memory", d->cu.device_memory(&bytes, d->device));
     d->base.memory_bytes = bytes;
-    CU_TRY(d, "its version", d->cu.device_attribute(&d->major, CU_ATTRIBUTE_MAJOR, d->device));
-    CU_TRY(d, "its version", d->cu.device_attribute(&d->minor, CU_ATTRIBUTE_MINOR, d->device));
-    CU_TRY(d, "the driver's version", d->cu.driver_version(&d->driver_version));
+    CU_TRY(d, "its version", d->cu.device_attribute(&d->target.major, CU_ATTRIBUTE_MAJOR, d->device));
+    CU_TRY(d, "its version", d->cu.device_attribute(&d->target.minor, CU_ATTRIBUTE_MINOR, d->device));
+    CU_TRY(d, "the driver's version", d->cu.driver_version(&d->target.driver_version));
     CU_TRY(d, "a context", d->cu.context_retain(&d->context, d->device));
     CU_TRY(d, "a context", d->cu.context_set(d->context));
     CU_TRY(d, "a stream", d->cu.stream_create(&d->stream, 1 /* not ordered with the default stream */));

@@ -4,6 +4,7 @@
 #define LT_BACKEND_GPU_CUDA_API_H
 
 #include "backend/gpu/device.h"
+#include "backend/gpu/template.h"
 
 typedef int cu_result;
 typedef int cu_device;
@@ -143,13 +144,18 @@ typedef struct cublas_choice {
 
 enum { CUBLAS_CHOICES = 256 };
 
+typedef struct lt_cuda_target {
+    int major, minor; /* compute capability */
+    int driver_version;
+} lt_cuda_target;
+
 typedef struct cuda_device {
     lt_gpu_device base;
     lattice_runtime *runtime;
     cuda_driver_api cu;
     cu_device device;
     void *context, *stream;
-    int major, minor, driver_version;
+    lt_cuda_target target;
 
     void *staging[2], *staged[2]; /* pinned buffers for uploads, and events behind the last use of each */
     int next_staging;
@@ -163,8 +169,25 @@ typedef struct cuda_device {
 /* "what: CUDA_ERROR_…: text" */
 lattice_status lt_cuda_fail(const cuda_device *d, cu_result result, const char *what, lattice_error *err);
 
-/* cuda_compile.c: machine code for a source, from the cache folder of the runtime or from NVRTC. */
-lattice_status lt_cuda_compile(cuda_device *d, lt_str source, lt_buf *code, lattice_error *err);
+/* Machine code, a module for each unit. */
+typedef struct lt_cuda_code {
+    lt_buf units[LT_GPU_UNITS];
+} lt_cuda_code;
+
+/* cuda_compile.c: code for a source, from the cache folder of the runtime or from NVRTC. */
+void lt_cuda_code_init(lt_cuda_code *code, const lattice_allocator *mem);
+void lt_cuda_code_free(lt_cuda_code *code);
+lattice_status lt_cuda_compile(const lattice_runtime *runtime, const lt_cuda_target *target, lt_str source, lt_cuda_code *code,
+                               lattice_error *err);
+/* Some of it, not kept: bit u of `units` is unit u. */
+lattice_status lt_cuda_compile_units(const lattice_runtime *runtime, const lt_cuda_target *target, lt_str source, uint32_t units,
+                                     lt_cuda_code *code, lattice_error *err);
+
+/* cuda_cache.c. Where the code of a source, made with these options, is kept; false: nowhere. Reads an entry; false: there is
+ * none, or it is damaged. Writes one, if it can. */
+bool lt_cuda_cache_path(const lattice_runtime *runtime, lt_str source, const char *options, lt_buf *path);
+bool lt_cuda_cache_read(const lattice_runtime *runtime, const char *path, lt_cuda_code *code);
+void lt_cuda_cache_write(const lattice_runtime *runtime, const char *path, const lt_cuda_code *code);
 
 /* cuda_kernels.c: kernels of CUDA alone, where the device is new enough for them. */
 void lt_cuda_own_kernels(cuda_device *d);

@@ -1,92 +1,30 @@
-/* Compiling kernels by NVRTC, and a cache of what came out.
- *
- * An entry is a file of the runtime's cache folder, named by the SHA-256 of source, options and versions of compiler and driver.
- * It holds the SHA-256 of its code, so that one that was cut short or changed is made again; it is written beside and renamed. */
+/* Compiling kernels by NVRTC, in units side by side on the runtime's threads: what K_UNIT in kernels/ divides. */
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "backend/gpu/cuda_api.h"
-#include "base/file.h"
-#include "base/sha256.h"
+#include "base/clock.h"
 
-#define CACHE_MAGIC "lattice gpu code 1\n"
-
-enum { MAGIC = sizeof CACHE_MAGIC - 1 };
-
-static void digest_of(const void *data, size_t size, uint8_t digest[LT_SHA256_SIZE])
+void lt_cuda_code_init(lt_cuda_code *code, const lattice_allocator *mem)
 {
-    lt_sha256 hash;
-    lt_sha256_init(&hash);
-    lt_sha256_update(&hash, data, size);
-    lt_sha256_final(&hash, digest);
+    for (int u = 0; u < LT_GPU_UNITS; u++) lt_buf_init(&code->units[u], mem);
 }
 
-/* Where the code for this source is kept; false: nowhere. */
-static bool entry_path(const cuda_device *d, lt_str source, const char *options, const int version[2], lt_buf *path)
+void lt_cuda_code_free(lt_cuda_code *code)
 {
-    if (!d->runtime->cache_dir) return false;
-    char versions[96], name[2 * LT_SHA256_SIZE + 16], hex[2 * LT_SHA256_SIZE + 1];
-    int length = snprintf(versions, sizeof versions, "|%s|%d.%d|%d|", options, version[0], version[1], d->driver_version);
-    lt_sha256 hash;
-    uint8_t digest[LT_SHA256_SIZE];
-    lt_sha256_init(&hash);
-    lt_sha256_update(&hash, source.data, source.len);
-    lt_sha256_update(&hash, versions, (size_t)length);
-    lt_sha256_final(&hash, digest);
-    lt_sha256_hex(digest, hex);
-    snprintf(name, sizeof name, "gpu-%s", hex);
-    return lt_path_join(path, d->runtime->cache_dir, name) != NULL;
+    for (int u = 0; u < LT_GPU_UNITS; u++) lt_buf_free(&code->units[u]);
 }
 
-static bool read_entry(const cuda_device *d, const char *path, lt_buf *code)
+static lattice_status compile_unit(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source, const char *architecture,
+                                   int unit, lt_buf *code, lattice_error *err)
 {
-    lt_file file;
-    if (!lt_path_exists(path) || lt_file_open(&d->runtime->mem, path, false, &file, NULL) != LATTICE_OK) return false;
-    bool good = false;
-    if (file.size > MAGIC + LT_SHA256_SIZE && memcmp(file.data, CACHE_MAGIC, MAGIC) == 0) {
-        const uint8_t *bytes = file.data + MAGIC + LT_SHA256_SIZE;
-        size_t size = file.size - MAGIC - LT_SHA256_SIZE;
-        uint8_t digest[LT_SHA256_SIZE];
-        digest_of(bytes, size, digest);
-        if (memcmp(digest, file.data + MAGIC, sizeof digest) == 0) {
-            lt_buf_clear(code);
-            lt_buf_append(code, bytes, size);
-            good = !code->failed;
-        }
-    }
-    lt_file_close(&file);
-    return good;
-}
-
-/* A cache that cannot be written is only slower. */
-static void write_entry(const cuda_device *d, const char *path, lt_str code)
-{
-    lt_replace replace;
-    lattice_error err;
-    uint8_t digest[LT_SHA256_SIZE];
-    digest_of(code.data, code.len, digest);
-    if (lt_make_folders(d->runtime->cache_dir, &err) != LATTICE_OK ||
-        lt_replace_begin(&d->runtime->mem, path, &replace, &err) != LATTICE_OK) {
-        lt_log(d->runtime, LATTICE_LOG_INFO, "compiled kernels are not kept: %s", err.message);
-        return;
-    }
-    lattice_status status = lt_replace_write(&replace, CACHE_MAGIC, MAGIC, &err);
-    if (status == LATTICE_OK) status = lt_replace_write(&replace, digest, sizeof digest, &err);
-    if (status == LATTICE_OK) status = lt_replace_write(&replace, code.data, code.len, &err);
-    if (status == LATTICE_OK)
-        status = lt_replace_commit(&replace, &err);
-    else
-        lt_replace_abort(&replace);
-    if (status != LATTICE_OK) lt_log(d->runtime, LATTICE_LOG_INFO, "compiled kernels are not kept: %s", err.message);
-}
-
-static lattice_status compile(const cuda_device *d, const nvrtc_api *rtc, lt_str source, const char *architecture, lt_buf *code,
-                              lattice_error *err)
-{
-    const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1" };
+    char define[32];
+    snprintf(define, sizeof define, "-DLATTICE_UNIT=%d", unit + 1);
+    const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1", define };
     void *program = NULL;
     size_t size = 0;
     int result = rtc->create(&program, source.data, "lattice.cu", 0, NULL, NULL);
-    if (result == 0) result = rtc->compile(program, 4, options);
+    if (result == 0) result = rtc->compile(program, sizeof options / sizeof *options, options);
     if (result == 0) result = rtc->cubin_size(program, &size);
     lt_buf_clear(code);
     if (result == 0 && lt_buf_reserve(code, size)) {
@@ -94,34 +32,103 @@ static lattice_status compile(const cuda_device *d, const nvrtc_api *rtc, lt_str
         code->len = size;
     }
     if (result != 0) {
-        char *log = rtc->log_size(program, &size) == 0 ? lt_alloc_zero(&d->runtime->mem, size + 1) : NULL;
-        if (log && rtc->log(program, log) == 0) lt_log(d->runtime, LATTICE_LOG_INFO, "NVRTC: %s", log);
+        char *log = rtc->log_size(program, &size) == 0 ? lt_alloc_zero(&runtime->mem, size + 1) : NULL;
+        if (log && rtc->log(program, log) == 0) lt_log(runtime, LATTICE_LOG_INFO, "NVRTC: %s", log);
         lt_fail(err, LATTICE_ERR_DEVICE, "cuda: the kernels do not compile: %s: %s", rtc->error_text(result), log ? log : "");
-        lt_free(&d->runtime->mem, log);
+        lt_free(&runtime->mem, log);
     }
     if (program) rtc->destroy(&program);
     if (result != 0) return LATTICE_ERR_DEVICE;
     return code->failed ? lt_no_memory(err, size, "compiled kernels") : LATTICE_OK;
 }
 
-lattice_status lt_cuda_compile(cuda_device *d, lt_str source, lt_buf *code, lattice_error *err)
+typedef struct job {
+    const lattice_runtime *runtime;
+    const nvrtc_api *rtc;
+    lt_str source;
+    const char *architecture;
+    uint32_t units; /* bit u: unit u */
+    lt_cuda_code *code;
+    atomic_int next;
+    lattice_status status[LT_GPU_UNITS];
+    lattice_error errors[LT_GPU_UNITS];
+} job;
+
+static void compile_some(void *arg, int thread, int n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    job *j = arg;
+    /* The last is the longest: first. */
+    for (int i; (i = atomic_fetch_add(&j->next, 1)) < LT_GPU_UNITS;) {
+        int u = LT_GPU_UNITS - 1 - i;
+        if (!(j->units >> u & 1)) continue;
+        j->status[u] = compile_unit(j->runtime, j->rtc, j->source, j->architecture, u, &j->code->units[u], &j->errors[u]);
+    }
+}
+
+static lattice_status compile_all(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source, const char *architecture,
+                                  uint32_t units, lt_cuda_code *code, lattice_error *err)
+{
+    job *j = lt_alloc_zero(&runtime->mem, sizeof *j);
+    if (!j) return lt_no_memory(err, sizeof *j, "compiling kernels");
+    *j = (job){ .runtime = runtime, .rtc = rtc, .source = source, .architecture = architecture, .units = units, .code = code };
+    lt_pool_run(runtime->pool, compile_some, j);
+    lattice_status status = LATTICE_OK;
+    for (int u = 0; u < LT_GPU_UNITS && status == LATTICE_OK; u++) {
+        status = j->status[u];
+        if (status != LATTICE_OK && err) *err = j->errors[u];
+    }
+    lt_free(&runtime->mem, j);
+    return status;
+}
+
+/* Hopper's own instructions need the name with an a. */
+static void name_architecture(const lt_cuda_target *target, char name[48])
+{
+    snprintf(name, 48, "--gpu-architecture=sm_%d%d%s", target->major, target->minor, target->major == 9 ? "a" : "");
+}
+
+static lattice_status load_nvrtc(nvrtc_api *rtc, lattice_error *err)
+{
+    char text[200];
+    if (lt_cuda_load_nvrtc(rtc, text, sizeof text)) return LATTICE_OK;
+    return lt_fail(err, LATTICE_ERR_DEVICE, "cuda: NVRTC, the compiler of kernels, cannot be loaded: %s", text);
+}
+
+lattice_status lt_cuda_compile_units(const lattice_runtime *runtime, const lt_cuda_target *target, lt_str source, uint32_t units,
+                                     lt_cuda_code *code, lattice_error *err)
 {
     nvrtc_api rtc = { 0 };
-    char text[200], architecture[48];
+    char architecture[48];
+    name_architecture(target, architecture);
+    LT_TRY(load_nvrtc(&rtc, err));
+    lattice_status status = compile_all(runtime, &rtc, source, architecture, units, code, err);
+    lt_cuda_unload(&rtc.handle);
+    return status;
+}
+
+lattice_status lt_cuda_compile(const lattice_runtime *runtime, const lt_cuda_target *target, lt_str source, lt_cuda_code *code,
+                               lattice_error *err)
+{
+    nvrtc_api rtc = { 0 };
+    char architecture[48], options[128];
     int version[2] = { 0, 0 };
-    /* Hopper's own instructions need the name with an a. */
-    snprintf(architecture, sizeof architecture, "--gpu-architecture=sm_%d%d%s", d->major, d->minor, d->major == 9 ? "a" : "");
-    if (!lt_cuda_load_nvrtc(&rtc, text, sizeof text))
-        return lt_fail(err, LATTICE_ERR_DEVICE, "cuda: NVRTC, the compiler of kernels, cannot be loaded: %s", text);
+    name_architecture(target, architecture);
+    LT_TRY(load_nvrtc(&rtc, err));
     rtc.version(&version[0], &version[1]);
+    snprintf(options, sizeof options, "|%s|%d.%d|%d|", architecture, version[0], version[1], target->driver_version);
     lt_buf path;
-    lt_buf_init(&path, &d->runtime->mem);
-    bool cached = entry_path(d, source, architecture, version, &path);
+    lt_buf_init(&path, &runtime->mem);
+    double start = lt_clock_seconds();
+    bool cached = lt_cuda_cache_path(runtime, source, options, &path),
+         found = cached && lt_cuda_cache_read(runtime, path.data, code);
     lattice_status status = LATTICE_OK;
-    if (!cached || !read_entry(d, path.data, code)) {
-        status = compile(d, &rtc, source, architecture, code, err);
-        if (status == LATTICE_OK && cached) write_entry(d, path.data, lt_buf_str(code));
-    }
+    if (!found) status = compile_all(runtime, &rtc, source, architecture, UINT32_MAX, code, err);
+    if (status == LATTICE_OK)
+        lt_log(runtime, LATTICE_LOG_INFO, "kernels %s in %.1f ms", found ? "read from the cache" : "compiled",
+               (lt_clock_seconds() - start) * 1e3);
+    if (status == LATTICE_OK && cached && !found) lt_cuda_cache_write(runtime, path.data, code);
     lt_buf_free(&path);
     lt_cuda_unload(&rtc.handle);
     return status;

@@ -122,7 +122,7 @@ static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, 
 
 void lt_cuda_own_kernels(cuda_device *d)
 {
-    if (d->major < 8) return; /* cp.async and bfloat16 products */
+    if (d->target.major < 8) return; /* cp.async and bfloat16 products */
     d->base.extra = lt_gpu_own_cuda();
     d->base.own_names = names;
     d->base.n_own = N_OWN;

@@ -20,6 +20,9 @@ typedef struct lt_gpu_substitution {
     size_t value;
 } lt_gpu_substitution;
 
+/* The numbers of K_UNIT in kernels/: 1 to this. */
+enum { LT_GPU_UNITS = 15 };
+
 /* The portable part of the template, as written. */
 lt_str lt_gpu_template(void);
 

@@ -7,7 +7,7 @@
 //
 // Same buffers and numbers as fused_attention, but for its tiles. Grid: (tiles, key/value heads), 128 threads.
 
-#if FA_DIM % 16 == 0 && FA_DIM <= 256 && FA_GROUPS <= 16
+#if K_UNIT(10) && FA_DIM % 16 == 0 && FA_DIM <= 256 && FA_GROUPS <= 16
 #define AM_BLOCKS (FA_DIM <= 128 ? 2 : 1)
 #define AM_ROWS (64 * AM_BLOCKS)
 #define AM_KEYS (FA_DIM <= 128 ? 64 : 32)

@@ -4,7 +4,7 @@
 // 16 i + 4 p … + 3: the four read 64 consecutive bytes of shared memory. Units, gates and values of DF_TOKENS tokens are fetched at once
 // while those before are at work (cp.async). Grid: (sequences * heads, blocks of DF_WARPS * 8 columns).
 
-#if DELTA_DK % 16 == 0 && DELTA_DK <= 256
+#if K_UNIT(13) && DELTA_DK % 16 == 0 && DELTA_DK <= 256
 #define DF_WARPS 2u
 #define DF_TOKENS 16u
 #define DF_COLS (DF_WARPS * 8u)

@@ -96,9 +96,14 @@ static __device__ __forceinline__ void norm_row(const ushort *x, const ushort *r
         if (row < a.rows) norm_row<parts>(x, residual, gain, bias, y, sum, a, row, threadIdx.x & 31u);                                 \
     }
 
+#if K_UNIT(11)
 NORM_KERNEL(add_norm_1024, 4)
+#endif
+#if K_UNIT(12)
 NORM_KERNEL(add_norm_4096, 16)
+#endif
 
+#if K_UNIT(11)
 /* As glu_rows. Grid: (rows, blocks of 8 * 128 columns). */
 extern "C" __global__ void __launch_bounds__(128) glu_rows_wide(const ushort *x, ushort *y, const glu_args a)
 {
@@ -183,4 +188,5 @@ extern "C" __global__ void __launch_bounds__(128) rope_wide(ushort *q, ushort *k
     store8(low, x, at, a.type);
     store8(high, x, at + ROPE_HALF, a.type);
 }
+#endif
 #endif

@@ -10,6 +10,12 @@ typedef unsigned long long ulong;
 #define K_DEVICE
 #define K_TG
 #define K_THREAD
+/* Kernels are compiled in units side by side, or all at once. */
+#ifdef LATTICE_UNIT
+#define K_UNIT(n) (LATTICE_UNIT == (n))
+#else
+#define K_UNIT(n) 1
+#endif
 #define K_UNROLL _Pragma("unroll")
 #define K_SHARED __shared__
 #define K_IN(T, name, n) const T *name

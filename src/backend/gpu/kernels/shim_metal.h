@@ -8,6 +8,7 @@ using namespace metal;
 #define K_DEVICE device
 #define K_TG threadgroup
 #define K_THREAD thread
+#define K_UNIT(n) 1 /* all at once */
 #define K_UNROLL
 #define K_SHARED threadgroup
 #define K_IN(T, name, n) device const T *name [[buffer(n)]]
