@@ -26,7 +26,6 @@
 /* Pieces that a page cache holds in huge pages, which makes the mapping faster to read. */
 #define PIECE ((size_t)4 << 20)
 
-
 typedef struct output_tensor {
     const lt_tensor *from;
     const lt_op *op; /* by rows: the product that it is a matrix of, or part of one; else NULL */

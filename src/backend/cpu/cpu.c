@@ -359,7 +359,8 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
     LT_TRY(lt_cpu_weights_bind(&p->weights, plan, options, p->kernels, asked, mem, err));
     if (p->weights.has_bytes) p->q8 = lt_q8_kernels_for(p->kernels);
     if (asked == LATTICE_COMPUTE_INT8 && !p->q8)
-        return lt_fail(err, LATTICE_ERR_UNSUPPORTED, "cpu: compute int8 needs an encoder, or weights in Q8_0, which `lattice quantize` makes");
+        return lt_fail(err, LATTICE_ERR_UNSUPPORTED,
+                       "cpu: compute int8 needs an encoder, or weights in Q8_0, which `lattice quantize` makes");
     p->row_type = row_type(p, options);
     p->groups = lt_alloc_array(mem, plan->n_ops, sizeof *p->groups);
     p->places = lt_alloc_zero(mem, plan->n_values * sizeof *p->places);

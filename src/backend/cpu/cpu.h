@@ -51,7 +51,8 @@ typedef struct lt_cpu_weights {
  * `int8` packs matrices of floating point as int8 by rows, where their family bears it.
  * lt_cpu_weights_free releases it, also after a failure. */
 lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
-                                   const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem, lattice_error *err);
+                                   const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem,
+                                   lattice_error *err);
 void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem);
 /* Fills the packed copies: every thread of a region calls it with the same counter, 0 at first, and gather scratch of its own. */
 void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather);

@@ -4,9 +4,9 @@
  * their stored type. A matrix is multiplied from panels of nr outputs; packing them takes a read of the whole matrix, so it is
  * done by all threads in the first run, and the mapped pages are given back, so that a weight is resident once. Where the packed
  * copies would take more than the limits below, a panel is packed into a thread's scratch each time it is needed instead, and its
- * cost spreads over the rows of the tile. Q8_0 matrices and those in int8 by rows lie in the file as the integer products want them
- * and are multiplied as mapped; where they are dequantised instead, they are packed as 16-bit ones are. Under compute int8 an
- * encoder's other matrices are packed as int8 by rows, all of them: that is the smallest form they can have. */
+ * cost spreads over the rows of the tile. Q8_0 matrices and those in int8 by rows lie in the file as the integer products want
+ * them and are multiplied as mapped; where they are dequantised instead, they are packed as 16-bit ones are. Under compute int8
+ * an encoder's other matrices are packed as int8 by rows, all of them: that is the smallest form they can have. */
 #include "backend/cpu/cpu.h"
 
 /* float32 matrices: a packed copy replaces the mapped pages, byte for byte. */
@@ -60,8 +60,8 @@ static lattice_status check_rows(const lt_cpu_weight *w, int s, lattice_error *e
     const char *fault = lt_int8_fault(w->data[s], tensor->shape[0], cols, &index);
     if (fault)
         return lt_fail(err, LATTICE_ERR_FORMAT, "%s: tensor '%.*s' has %s %zu",
-                       lt_checkpoint_shard_name(w->source->segments[s].checkpoint, tensor->shard), LT_STR_ARG(tensor->name), fault,
-                       index);
+                       lt_checkpoint_shard_name(w->source->segments[s].checkpoint, tensor->shard), LT_STR_ARG(tensor->name),
+                       fault, index);
     if (memcmp(w->data[s] + lt_int8_inputs_offset(tensor->shape[0], cols),
                w->data[0] + lt_int8_inputs_offset(first->shape[0], cols), cols * sizeof(float)) == 0)
         return LATTICE_OK;
@@ -258,7 +258,8 @@ static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_opt
 }
 
 lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan, const lt_compile_options *options,
-                                   const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem, lattice_error *err)
+                                   const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem,
+                                   lattice_error *err)
 {
     *weights = (lt_cpu_weights){ .n = plan->n_weights };
     weights->list = lt_alloc_zero(mem, (plan->n_weights + 1) * sizeof *weights->list);
@@ -393,7 +394,8 @@ void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, s
     kernels->pack_panel(gather, LT_F32, cols, p.n, cols, panel);
 }
 
-/* Panel `index` of a matrix packed as int8 by rows. A weight that is not finite makes its row's scale NaN, and so every result. */
+/* Panel `index` of a matrix packed as int8 by rows. A weight that is not finite makes its row's scale NaN, and so every result.
+ */
 static void pack_rows(const lt_cpu_weight *w, const lt_kernels *kernels, size_t index, float *gather)
 {
     const size_t cols = w->source->cols;
