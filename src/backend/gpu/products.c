@@ -2,7 +2,7 @@
  * template's tiles. */
 #include "backend/gpu/run.h"
 
-enum { FEW_SIMDS = 8, FEW_BUSY = 2048 /* simdgroups that keep a large device at work */ };
+enum { FEW_SIMDS = 8, FEW_BUSY = 4096 /* simdgroups that keep a large device at work */ };
 
 /* Consecutive rows of W: all of an uploaded one, or those of a mapped segment. They make columns [column, column + n) of y. */
 typedef struct piece {
@@ -202,7 +202,7 @@ static lattice_status launch_few(const run *r, const few_args *args, const piece
     few_args a = *args;
     bool packed = type == LT_GPU_Q8_0;
     size_t items = packed ? lt_gpu_ceil(w->n, 16) * (a.has_glu ? 2 : 1) : a.has_glu ? w->n : lt_gpu_ceil(w->n, 2);
-    size_t split = split_of(items, packed ? a.k / 32 : a.k / 256, packed && a.has_glu ? FEW_SIMDS / 2 : FEW_SIMDS);
+    size_t split = split_of(items, packed ? a.k / 64 : a.k / 128, packed && a.has_glu ? FEW_SIMDS / 2 : FEW_SIMDS);
     a.n = u32(w->n);
     a.split = u32(split);
     a.w_row = u32(w->row);

@@ -5,7 +5,6 @@ typedef unsigned short ushort;
 typedef unsigned long long ulong;
 #define K_KERNEL extern "C" __global__ void
 #define K_KERNEL_OF(threads, groups) extern "C" __global__ void __launch_bounds__(threads, groups)
-#define K_PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" ::"l"(p))
 #define K_FUNC static __device__ __forceinline__
 #define K_DEVICE
 #define K_TG

@@ -2,7 +2,6 @@
 #include <metal_stdlib>
 using namespace metal;
 #define K_KERNEL kernel void
-#define K_PREFETCH(p) ((void)(p))
 #define K_KERNEL_OF(threads, groups) [[max_total_threads_per_threadgroup(threads)]] kernel void
 #define K_FUNC static inline
 #define K_DEVICE device
