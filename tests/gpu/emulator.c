@@ -227,8 +227,11 @@ void __tsan_func_entry(void *caller)
 {
     (void)caller;
 }
-__attribute__((visibility("default"))) void __tsan_func_exit(void);
-void __tsan_func_exit(void) {}
+__attribute__((visibility("default"))) void __tsan_func_exit(void *unused); /* as gcc declares it */
+void __tsan_func_exit(void *unused)
+{
+    (void)unused;
+}
 __attribute__((visibility("default"))) void __tsan_init(void);
 void __tsan_init(void) {}
 #endif
