@@ -193,7 +193,7 @@ static void compile(const lattice_runtime *runtime, lt_gpu_shape shape, int majo
     lt_buf_free(&source);
 }
 
-static void every_shape_compiles_for(int major)
+static void shapes_compile_for(int major, size_t step)
 {
     if (!has_nvrtc()) skip();
     static const size_t shapes[][2] = { { 32, 1 },  { 64, 1 },  { 64, 2 },  { 80, 2 },  { 80, 3 },
@@ -210,7 +210,7 @@ static void every_shape_compiles_for(int major)
     lattice_runtime *runtime = runtime_in(NULL);
     lt_cuda_code code;
     lt_cuda_code_init(&code, &lt_malloc_allocator); /* of what does not depend on the shape, the first one's stays */
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += step) {
         compile(runtime, shape_of(shapes[i][0], shapes[i][1]), major, i == 0 ? UINT32_MAX : OF_SHAPE, &code);
         for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
             bool no_rope = shapes[i][0] == 80 && strcmp(kernels[k], "rope_wide") == 0; /* a half of 40 does not divide by 16 */
@@ -221,16 +221,17 @@ static void every_shape_compiles_for(int major)
     lattice_runtime_free(runtime);
 }
 
-static void every_shape_compiles_for_ampere(void **state)
+/* Its code differs from Hopper's in what may begin early alone. */
+static void every_fourth_shape_compiles_for_ampere(void **state)
 {
     (void)state;
-    every_shape_compiles_for(8);
+    shapes_compile_for(8, 4);
 }
 
 static void every_shape_compiles_for_hopper(void **state)
 {
     (void)state;
-    every_shape_compiles_for(9);
+    shapes_compile_for(9, 1);
 }
 
 static void what_was_compiled_is_kept_and_made_again_when_damaged(void **state)
@@ -287,7 +288,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_entry_is_read_as_it_was_written),
         cmocka_unit_test(a_damaged_entry_is_not_read_and_is_written_again),
         cmocka_unit_test(processes_that_write_at_the_same_time_leave_a_whole_entry),
-        cmocka_unit_test(every_shape_compiles_for_ampere),
+        cmocka_unit_test(every_fourth_shape_compiles_for_ampere),
         cmocka_unit_test(every_shape_compiles_for_hopper),
         cmocka_unit_test(what_was_compiled_is_kept_and_made_again_when_damaged),
         cmocka_unit_test(what_does_not_compile_is_refused_with_the_compilers_words),
