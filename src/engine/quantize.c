@@ -61,21 +61,39 @@ lattice_quantize_options lattice_quantize_options_default(void)
 
 /* ------------------------------------------------------------------ what becomes of each tensor */
 
+/* A place where the plan uses a tensor: weight k of an operation, whole or in part. Begins as zeros. */
+typedef struct use {
+    const lt_op *op;
+    int k;
+    const lt_segment *segment;
+    size_t next_op;
+    int next_k, next_segment;
+} use;
+
+static bool next_use(const lt_plan *plan, const lt_tensor *tensor, use *u)
+{
+    for (; u->next_op < plan->n_ops; u->next_op++, u->next_k = 0) {
+        const lt_op *op = &plan->ops[u->next_op];
+        for (; u->next_k < 4; u->next_k++, u->next_segment = 0) {
+            const lt_weight *w = op->weight[u->next_k] != LT_NONE ? &plan->weights[op->weight[u->next_k]] : NULL;
+            while (w && u->next_segment < w->n_segments) {
+                const lt_segment *segment = &w->segments[u->next_segment++];
+                if (segment->tensor != tensor) continue;
+                u->op = op, u->k = u->next_k, u->segment = segment;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* Used as a matrix or a table by the plan; *used: at all. */
 static bool is_matrix(const lt_plan *plan, const lt_tensor *tensor, bool *used)
 {
     bool matrix = false;
-    for (size_t i = 0; i < plan->n_ops; i++) {
-        const lt_op *op = &plan->ops[i];
-        for (int k = 0; k < 4; k++) {
-            if (op->weight[k] == LT_NONE) continue;
-            const lt_weight *w = &plan->weights[op->weight[k]];
-            for (int s = 0; s < w->n_segments; s++) {
-                if (w->segments[s].tensor != tensor) continue;
-                *used = true;
-                matrix |= op->code == LT_OP_EMBED || (op->code == LT_OP_LINEAR && k == 0);
-            }
-        }
+    for (use u = { 0 }; next_use(plan, tensor, &u);) {
+        *used = true;
+        matrix |= u.op->code == LT_OP_EMBED || (u.op->code == LT_OP_LINEAR && u.k == 0);
     }
     return matrix;
 }
@@ -84,17 +102,9 @@ static bool is_matrix(const lt_plan *plan, const lt_tensor *tensor, bool *used)
 static const lt_op *op_by_rows(const lt_plan *plan, const lt_tensor *tensor)
 {
     const lt_op *found = NULL;
-    for (size_t i = 0; i < plan->n_ops; i++) {
-        const lt_op *op = &plan->ops[i];
-        for (int k = 0; k < 4; k++) {
-            if (op->weight[k] == LT_NONE) continue;
-            const lt_weight *w = &plan->weights[op->weight[k]];
-            for (int s = 0; s < w->n_segments; s++) {
-                if (w->segments[s].tensor != tensor) continue;
-                if (found || op->code != LT_OP_LINEAR || k > 0 || !op->int8 || op->glu || w->segments[s].n_rows > 0) return NULL;
-                found = op;
-            }
-        }
+    for (use u = { 0 }; next_use(plan, tensor, &u);) {
+        if (found || u.op->code != LT_OP_LINEAR || u.k > 0 || !u.op->int8 || u.op->glu || u.segment->n_rows > 0) return NULL;
+        found = u.op;
     }
     return found;
 }
@@ -103,16 +113,9 @@ static const lt_op *op_by_rows(const lt_plan *plan, const lt_tensor *tensor)
 static bool is_table(const lt_plan *plan, const lt_tensor *tensor)
 {
     bool table = false;
-    for (size_t i = 0; i < plan->n_ops; i++) {
-        for (int k = 0; k < 4; k++) {
-            if (plan->ops[i].weight[k] == LT_NONE) continue;
-            const lt_weight *w = &plan->weights[plan->ops[i].weight[k]];
-            for (int s = 0; s < w->n_segments; s++) {
-                if (w->segments[s].tensor != tensor) continue;
-                if (plan->ops[i].code != LT_OP_EMBED) return false;
-                table = true;
-            }
-        }
+    for (use u = { 0 }; next_use(plan, tensor, &u);) {
+        if (u.op->code != LT_OP_EMBED) return false;
+        table = true;
     }
     return table;
 }
