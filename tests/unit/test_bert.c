@@ -291,17 +291,17 @@ static void batch_outside_the_tables_or_the_room_is_refused(void **state)
     model_close(&m);
 }
 
-static void injected_fault_leaves_the_program_usable(void **state)
+/* The fixture's text `copies` times, two threads. */
+static void check_injected_faults(lattice_compute compute, size_t copies)
 {
-    (void)state;
     lattice_error err;
     golden *g = golden_read(FIXTURE("bert-cls"));
     test_batch *b = malloc(sizeof *b);
     batch_clear(b);
-    batch_add(b, g->pooled.ids, NULL, g->pooled.n);
-    float out[64], again[64];
+    for (size_t i = 0; i < copies; i++) batch_add(b, g->pooled.ids, NULL, g->pooled.n);
+    float out[BATCH_SEQS * 64], again[BATCH_SEQS * 64];
     opened m;
-    model_open(&m, FIXTURE("bert-cls"), NULL, 2, &ROOM);
+    model_open_as(&m, FIXTURE("bert-cls"), NULL, compute, 2, &ROOM, NULL, 0);
     assert_ok_err(m.backend->run(m.program, &b->batch, LT_TAIL_POOLED, out, NULL, &err), &err);
     const lt_tail *pooled = &m.plan.tails[LT_TAIL_POOLED];
     for (int op = 0; op < (int)m.plan.n_body; op++) {
@@ -312,18 +312,25 @@ static void injected_fault_leaves_the_program_usable(void **state)
     lt_run_hooks last = { .fail_at_op = pooled->first_op + 1 };
     assert_int_equal(m.backend->run(m.program, &b->batch, LT_TAIL_POOLED, again, &last, &err), LATTICE_ERR_DEVICE);
     assert_ok_err(m.backend->run(m.program, &b->batch, LT_TAIL_POOLED, again, NULL, &err), &err);
-    assert_memory_equal(out, again, m.hidden * sizeof(float));
+    assert_memory_equal(out, again, copies * m.hidden * sizeof(float));
     model_close(&m);
 
     /* In the very first run, which also packs the weights. */
-    model_open(&m, FIXTURE("bert-cls"), NULL, 2, &ROOM);
+    model_open_as(&m, FIXTURE("bert-cls"), NULL, compute, 2, &ROOM, NULL, 0);
     lt_run_hooks first = { .fail_at_op = 1 };
     assert_int_equal(m.backend->run(m.program, &b->batch, LT_TAIL_POOLED, again, &first, &err), LATTICE_ERR_DEVICE);
     assert_ok_err(m.backend->run(m.program, &b->batch, LT_TAIL_POOLED, again, NULL, &err), &err);
-    assert_memory_equal(out, again, m.hidden * sizeof(float));
+    assert_memory_equal(out, again, copies * m.hidden * sizeof(float));
     model_close(&m);
     free(b);
     golden_free(g);
+}
+
+static void injected_fault_leaves_the_program_usable(void **state)
+{
+    (void)state;
+    check_injected_faults(LATTICE_COMPUTE_F32, 1);
+    check_injected_faults(LATTICE_COMPUTE_INT8, 40); /* in pieces of whole sequences */
 }
 
 static void cancelled_run_says_so(void **state)

@@ -347,6 +347,8 @@ static void products_in_int8_by_rows_give_the_same_bits(void **state)
     (void)state;
     check_shape_as(&(shape){ 33, 3, 101, 2, 200, 150, LT_F32, 0.4f, 0, 0 }, LATTICE_COMPUTE_INT8, false);
     check_shape_as(&(shape){ 48, 3, 96, 1, 200, 150, LT_BF16, 0.4f, 0, 0 }, LATTICE_COMPUTE_INT8, true);
+    /* So short that most batches go through the layers in pieces of whole sequences. */
+    check_shape_as(&(shape){ 36, 3, 100, 2, 200, 44, LT_F32, 0.4f, 0, 0 }, LATTICE_COMPUTE_INT8, false);
 }
 
 /* ------------------------------------------------------------------ reports from the field */

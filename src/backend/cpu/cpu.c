@@ -22,6 +22,11 @@ typedef struct lt_cpu_backend {
 /* So are groups whose matrices of bytes come from memory every time, being larger than the near caches. */
 #define STREAMED_BYTES ((size_t)8 << 20)
 
+/* Pieces of whole sequences have up to so many rows, and about as many, or half, where the last cache keeps all matrices, which
+ * every piece reads. */
+#define PIECE_ROWS 128
+#define CACHED_BYTES ((size_t)24 << 20)
+
 /* Those with fast products of bfloat16 on this architecture, for messages. */
 #if defined(__aarch64__)
 #define BF16_SETS "neonbf16"
@@ -91,6 +96,26 @@ static void size_groups(lt_program *p)
         group->column_rows = p->n_threads == 1 ? 0 : columns;
         if (streamed && group->column_rows < TOUCHED_COLUMN_ROWS) group->column_rows = TOUCHED_COLUMN_ROWS;
     }
+}
+
+/* Whether batches may be cut into pieces: integer products are so fast that a sequence's way from cache to cache counts. Not
+ * where the matrices of one layer come from memory for every tile. */
+static void size_pieces(lt_program *p)
+{
+    size_t bytes = 0;
+    for (size_t i = p->body.first; i < p->body.first + p->body.n; i++) {
+        const lt_cpu_group *group = &p->groups[i];
+        if (group->rows != LT_ROWS_TOKENS || group->byte_sizes > STREAMED_BYTES) return;
+        bytes += group->byte_sizes;
+        for (size_t k = group->first_op; k < group->first_op + group->n_ops; k++) {
+            const lt_op *op = &p->plan->ops[k];
+            if (group->domain == LT_DOMAIN_SEQ && op->code != LT_OP_ATTENTION) return;
+            if (op->code == LT_OP_LINEAR && !p->weights.list[op->weight[0]].is_bytes) return;
+        }
+    }
+    if (bytes == 0) return;
+    p->piece_limit = PIECE_ROWS;
+    p->piece_rows = bytes <= CACHED_BYTES ? PIECE_ROWS / 2 : PIECE_ROWS;
 }
 
 /* ------------------------------------------------------------------ places */
@@ -241,7 +266,7 @@ static bool size_memory(lt_program *p, size_t *bytes)
     for (size_t i = 0; i < p->plan->n_ops; i++) {
         const lt_op *op = &p->plan->ops[i];
         size_t floats = 0;
-        if (op->code == LT_OP_ATTENTION) floats = lt_round_up(p->kernels->attention_scratch(op->head_dim), 16);
+        if (op->code == LT_OP_ATTENTION) floats = lt_round_up(p->attention->attention_scratch(op->head_dim), 16);
         if (op->code == LT_OP_GATED_DELTA) { /* S of a sequence without a state lies there too */
             floats = lt_round_up(p->kernels->delta_scratch(op->head_dim), 16);
             if (!add_product(&floats, op->head_dim, op->value_dim)) return false;
@@ -249,8 +274,8 @@ static bool size_memory(lt_program *p, size_t *bytes)
         }
         if (floats > p->attention_floats) p->attention_floats = floats;
     }
-    size_t gather = lt_round_up(lt_cpu_gather_floats(&p->weights, p->kernels), 16);
-    p->panel_floats = touched ? gather : 0; /* a panel is as large as the rows it is made of */
+    p->gather_floats = lt_round_up(lt_cpu_gather_floats(&p->weights, p->kernels), 16);
+    p->panel_floats = touched ? p->gather_floats : 0; /* a panel is as large as the rows it is made of */
     if (p->kernels->round_rows) {
         size_t ld = lt_cpu_leading(lt_panel_rows(p->kernels, p->weights.max_cols));
         if (!lt_mul(ld, most_rows, &p->rounded_floats)) return false;
@@ -266,7 +291,8 @@ static bool size_memory(lt_program *p, size_t *bytes)
     if (!lt_add(p->tile_floats, p->attention_floats, &p->thread_floats) ||
         !lt_add(p->thread_floats, p->panel_floats, &p->thread_floats) ||
         !lt_add(p->thread_floats, p->rounded_floats, &p->thread_floats) ||
-        !lt_add(p->thread_floats, gather + 1024, &p->thread_floats)) {
+        !lt_add(p->thread_floats, p->gather_floats + 1024, &p->thread_floats) ||
+        !add_product(&p->thread_floats, p->width[LT_ROWS_TOKENS], p->piece_limit)) {
         return false;
     }
     p->thread_floats = lt_round_up(p->thread_floats, 1024) + 16;
@@ -314,8 +340,9 @@ static lattice_status reserve_memory(lt_program *p, lattice_error *err)
     p->ld = lt_alloc_array(mem, p->plan->n_values, sizeof(size_t));
     p->counters = lt_alloc_array(mem, p->n_groups + 1 + p->plan->n_ops, sizeof *p->counters);
     p->first_query_tile = p->max_seqs < SIZE_MAX ? lt_alloc_array(mem, p->max_seqs + 1, sizeof(size_t)) : NULL;
+    p->pieces = p->max_seqs < SIZE_MAX ? lt_alloc_array(mem, p->max_seqs + 1, sizeof(size_t)) : NULL;
     p->seconds = lt_mul((size_t)p->n_threads, p->plan->n_ops, &seconds) ? lt_alloc_array(mem, seconds, sizeof(double)) : NULL;
-    if (!p->base || !p->ld || !p->counters || !p->first_query_tile || !p->seconds) {
+    if (!p->base || !p->ld || !p->counters || !p->first_query_tile || !p->pieces || !p->seconds) {
         return lt_no_memory(err, p->max_seqs * sizeof(size_t), "a compiled plan");
     }
     return LATTICE_OK;
@@ -338,6 +365,7 @@ static void program_free(lt_program *p)
     lt_free(mem, p->ld);
     lt_free(mem, p->counters);
     lt_free(mem, p->first_query_tile);
+    lt_free(mem, p->pieces);
     lt_free(mem, p->seconds);
     pthread_mutex_destroy(&p->lock);
     lt_free(mem, p);
@@ -362,6 +390,7 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
         return lt_fail(err, LATTICE_ERR_UNSUPPORTED,
                        "cpu: compute int8 needs an encoder, or weights in Q8_0, which `lattice quantize` makes");
     p->row_type = row_type(p, options);
+    p->attention = p->weights.has_rows && p->kernels->bf16 ? p->kernels->bf16 : p->kernels;
     p->groups = lt_alloc_array(mem, plan->n_ops, sizeof *p->groups);
     p->places = lt_alloc_zero(mem, plan->n_values * sizeof *p->places);
     if (!p->groups || !p->places) return lt_no_memory(err, plan->n_ops * sizeof *p->groups, "a compiled plan");
@@ -371,6 +400,7 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
         if (tail->present) p->tails[kind] = group_ops(p, (size_t)tail->first_op, (size_t)(tail->first_op + tail->n_ops));
     }
     size_groups(p);
+    size_pieces(p);
     LT_TRY(place_values(p, err));
     LT_TRY(lt_cpu_place_states(p, err));
     return reserve_memory(p, err);

@@ -43,6 +43,7 @@ typedef struct lt_cpu_weights {
     size_t packed_bytes, stored_bytes;
     size_t n_items;  /* panels to pack once */
     bool has_bytes;  /* a matrix is_bytes */
+    bool has_rows;   /* one of them is by_rows */
     size_t max_cols; /* of all matrices */
 } lt_cpu_weights;
 
@@ -113,6 +114,7 @@ typedef struct lt_cpu_range {
 struct lt_program {
     lattice_runtime *runtime;
     const lt_kernels *kernels;
+    const lt_kernels *attention; /* whose attention is run: beside int8 by rows that for bfloat16, if the set has it */
     const lt_q8_kernels *q8; /* NULL: nothing is multiplied in integers */
     const lt_plan *plan;
     size_t max_tokens, max_seqs;
@@ -128,7 +130,9 @@ struct lt_program {
 
     /* One reservation: a part for each thread, then what column splits share, then the workspace. In floats. */
     lt_reserve memory;
-    size_t thread_floats, tile_floats, attention_floats, panel_floats, rounded_floats;
+    size_t thread_floats, tile_floats, attention_floats, panel_floats, rounded_floats, gather_floats;
+    /* Rows of a piece of whole sequences (execute.c) at most, and as it is best; 0: every batch is run group by group. */
+    size_t piece_limit, piece_rows;
     size_t column_floats;
 
     /* Rotary tables: cosines [max_positions][r], then sines. Filled up to the largest position seen so far. */
@@ -150,6 +154,7 @@ struct lt_program {
     float **base;             /* [n_values] row 0 of a workspace value */
     size_t *ld;               /* [n_values] */
     size_t *first_query_tile; /* [max_seqs + 1] attention tiles before a sequence */
+    size_t *pieces;           /* [max_seqs + 1] the first sequence of each piece, then their number */
     lt_cpu_counter *counters; /* [n_groups + 1 + plan->n_ops]; one for packing, then those of operations on few rows */
     double *seconds;          /* [n_threads][plan->n_ops] */
 };

@@ -4,7 +4,10 @@
  * the group, and what lives only inside the group stays in its own memory. Few rows are split by columns instead, operation by
  * operation, so that each thread reads only its part of every matrix. The kernels sum every output in an order that depends on
  * neither, so the choice never changes a bit. Attention is cut into (sequence, head, tile of queries), pooling into (sequence,
- * columns); threads take these from a counter. */
+ * columns); threads take these from a counter.
+ *
+ * Where products are so fast that the workspace's way from cache to cache counts, a thread takes a piece, a few short sequences,
+ * through the whole body instead: what attention reads and writes stays near, too, and there is no barrier. */
 #include "backend/cpu/run.h"
 
 #include <math.h>
@@ -101,6 +104,67 @@ static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_
     }
 }
 
+/* ------------------------------------------------------------------ pieces */
+
+/* A group over sequences [first, last), which are the rows of the frame's piece. */
+static void run_piece_group(const run *r, const lt_cpu_group *group, frame *f, size_t first, size_t last)
+{
+    if (group->domain == LT_DOMAIN_SEQ) {
+        const double start = r->profile ? lt_clock_seconds() : 0;
+        lt_cpu_attend_piece(r, &r->plan->ops[group->first_op], f, first, last);
+        if (r->profile) r->program->seconds[(size_t)f->thread * r->plan->n_ops + group->first_op] += lt_clock_seconds() - start;
+        return;
+    }
+    const size_t begin = f->piece_row0, end = begin + f->piece_rows, tile = balanced_tile(r, f->piece_rows, group->tile_rows, 1);
+    f->rows = group->tile_rows;
+    for (f->row0 = begin; f->row0 < end; f->row0 += tile) {
+        const size_t next = end - f->row0 < tile ? end : f->row0 + tile;
+        for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++)
+            timed_row_op(r, i, f, (part){ f->row0, next, 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
+    }
+}
+
+static void run_pieces(run *r, int thread)
+{
+    lt_program *p = r->program;
+    const size_t *starts = r->batch->seq_starts;
+    size_t begin, end;
+    while (take(&p->counters[p->body.first].next, 1, r->n_pieces, &begin, &end)) {
+        if (r->cancel && __atomic_load_n(r->cancel, __ATOMIC_RELAXED)) {
+            atomic_store(&r->stop, p->body.n);
+            return;
+        }
+        const size_t first = p->pieces[begin], last = p->pieces[end];
+        frame f = { .memory = thread_memory(r, thread),
+                    .thread = thread,
+                    .piece = piece_memory(r, thread),
+                    .piece_rows = starts[last] - starts[first],
+                    .piece_row0 = starts[first] };
+        for (size_t i = p->body.first; i < p->body.first + p->body.n; i++) run_piece_group(r, &p->groups[i], &f, first, last);
+    }
+}
+
+/* Cuts a batch into pieces of FEW_ROWS or more, unless the last of so many would leave other threads waiting, or a sequence is
+ * too long. */
+static void cut_pieces(run *r)
+{
+    enum { FEW_ROWS = 32, PIECES_PER_THREAD = 4 };
+    lt_program *p = r->program;
+    const size_t *starts = r->batch->seq_starts, share = r->batch->n_tokens / ((size_t)p->n_threads * PIECES_PER_THREAD);
+    if (r->batch->states || p->piece_limit == 0 || share < FEW_ROWS) return;
+    size_t most = share < p->piece_rows ? share : p->piece_rows;
+    for (size_t s = 0; s < r->batch->n_seqs; s++) {
+        if (starts[s + 1] - starts[s] > most) most = starts[s + 1] - starts[s];
+    }
+    if (most > p->piece_limit || most > share) return;
+    for (size_t s = 0, begin = 0; s < r->batch->n_seqs; s++) {
+        if (s > 0 && starts[s + 1] - begin <= most) continue;
+        begin = starts[s];
+        p->pieces[r->n_pieces++] = s;
+    }
+    p->pieces[r->n_pieces] = r->batch->n_seqs;
+}
+
 /* ------------------------------------------------------------------ the region */
 
 static void run_seq_op(run *r, size_t index, atomic_size_t *counter, int thread, size_t n_threads)
@@ -120,7 +184,14 @@ static void region(void *arg, int thread, int threads)
         lt_cpu_weights_pack(&p->weights, r->kernels, &p->counters[p->n_groups].next, gather_scratch(r, thread));
         lt_pool_barrier(p->runtime->pool);
     }
-    for (size_t i = 0; i < r->n_groups; i++) {
+    if (r->n_pieces > 0) {
+        if (r->fail_group < p->body.first + p->body.n) return;
+        run_pieces(r, thread);
+        if (r->n_groups == p->body.n) return;
+        lt_pool_barrier(p->runtime->pool);
+        if (atomic_load(&r->stop) <= p->body.n) return;
+    }
+    for (size_t i = r->n_pieces > 0 ? p->body.n : 0; i < r->n_groups; i++) {
         size_t index = i < r->ranges[0].n ? r->ranges[0].first + i : r->ranges[1].first + (i - r->ranges[0].n);
         const lt_cpu_group *group = &p->groups[index];
         atomic_size_t *counter = &p->counters[index].next;
@@ -201,6 +272,7 @@ static void prepare(run *r, lt_tail_kind tail, const lt_run_hooks *hooks)
         p->first_query_tile[s + 1] =
             p->first_query_tile[s] + lt_cpu_query_tiles(r, batch->seq_starts[s + 1] - batch->seq_starts[s]);
     }
+    cut_pieces(r);
     for (size_t i = 0; i <= p->n_groups + p->plan->n_ops; i++) atomic_init(&p->counters[i].next, 0);
     atomic_init(&r->stop, SIZE_MAX);
     r->fail_group = SIZE_MAX;

@@ -18,14 +18,18 @@ typedef struct run {
     size_t fail_group; /* fault injection: SIZE_MAX for none */
     const bool *cancel;
     bool pack, profile;
+    size_t n_pieces;    /* that the batch is cut into (program->pieces); 0: it is run group by group */
     atomic_size_t stop; /* no group from this one on is run */
 } run;
 
-/* Where the local values of a group are: `rows` rows of each, the first of them row `row0` of the batch. */
+/* Where the local values of a group are: `rows` rows of each, the first of them row `row0` of the batch. Of a piece all other
+ * values but the body's result are the thread's own, too: `piece_rows` rows from row `piece_row0` on. */
 typedef struct frame {
     float *memory;
     size_t rows, row0;
     int thread;
+    float *piece; /* NULL: they lie in the workspace */
+    size_t piece_rows, piece_row0;
 } frame;
 
 /* Rows [begin, end) and, for products, panels [panel_begin, panel_end). */
@@ -42,6 +46,8 @@ static inline view view_of(const run *r, const frame *f, int value, size_t row)
 {
     const lt_cpu_place *place = &r->program->places[value];
     if (place->is_local) return (view){ f->memory + place->offset * f->rows + (row - f->row0) * place->ld, place->ld };
+    if (f->piece && value != r->plan->hidden)
+        return (view){ f->piece + place->offset * f->piece_rows + (row - f->piece_row0) * place->ld, place->ld };
     size_t ld = r->program->ld[value];
     return (view){ r->program->base[value] + row * ld, ld };
 }
@@ -67,6 +73,10 @@ static inline float *gather_scratch(const run *r, int thread)
 {
     return rounded_scratch(r, thread) + r->program->rounded_floats;
 }
+static inline float *piece_memory(const run *r, int thread)
+{
+    return gather_scratch(r, thread) + r->program->gather_floats;
+}
 
 /* Takes the next `n` of `total` items; false: none is left. */
 static inline bool take(atomic_size_t *counter, size_t n, size_t total, size_t *begin, size_t *end)
@@ -85,5 +95,7 @@ size_t lt_cpu_panels_of(const run *r, const lt_op *op);
  */
 void lt_cpu_seq_op(const run *r, const lt_op *op, atomic_size_t *counter, int thread, size_t n_threads);
 size_t lt_cpu_query_tiles(const run *r, size_t length);
+/* Attention of the sequences [begin, end) of a piece, without states. */
+void lt_cpu_attend_piece(const run *r, const lt_op *op, const frame *f, size_t begin, size_t end);
 
 #endif

@@ -69,8 +69,8 @@ static size_t heads_together(const run *r, const lt_op *op, size_t n_threads)
 }
 
 /* One head's tile of queries of one sequence; of a single query that goes on from a state, `together` heads from this one on. */
-static void attend(const run *r, const lt_op *op, size_t block_offset, size_t seq, size_t head, size_t tile, size_t together,
-                   float *scratch)
+static void attend(const run *r, const lt_op *op, const frame *f, size_t block_offset, size_t seq, size_t head, size_t tile,
+                   size_t together, float *scratch)
 {
     size_t start = r->batch->seq_starts[seq], length = r->batch->seq_starts[seq + 1] - start;
     size_t past = r->batch->states ? r->batch->past_lens[seq] : 0;
@@ -78,8 +78,7 @@ static void attend(const run *r, const lt_op *op, size_t block_offset, size_t se
     size_t first = tile * size, n = length - first < size ? length - first : size;
     size_t kv_head = head / (op->n_heads / op->n_kv_heads);
     const lt_operand *in = op->in;
-    frame none = { 0 }; /* all its values lie in the workspace: groups of attention hold nothing else */
-    view q = view_of(r, &none, in[0].value, start + first), out = view_of(r, &none, op->out[0], start + first);
+    view q = view_of(r, f, in[0].value, start + first), out = view_of(r, f, op->out[0], start + first);
     lt_attention args = {
         .q = q.data + in[0].column + head * in[0].head_stride,
         .ldq = q.ld,
@@ -103,13 +102,24 @@ static void attend(const run *r, const lt_op *op, size_t block_offset, size_t se
         args.v_offset = block_offset + op->n_kv_heads * keys + kv_head * values;
         args.row_type = r->program->row_type;
     } else {
-        view k = view_of(r, &none, in[1].value, start), v = view_of(r, &none, in[2].value, start);
+        view k = view_of(r, f, in[1].value, start), v = view_of(r, f, in[2].value, start);
         args.k = k.data + in[1].column + kv_head * in[1].head_stride;
         args.v = v.data + in[2].column + kv_head * in[2].head_stride;
         args.ldk = k.ld;
         args.ldv = v.ld;
     }
-    r->kernels->attention(&args);
+    r->program->attention->attention(&args);
+}
+
+void lt_cpu_attend_piece(const run *r, const lt_op *op, const frame *f, size_t begin, size_t end)
+{
+    const size_t *first_tile = r->program->first_query_tile;
+    for (size_t seq = begin; seq < end; seq++) {
+        const size_t tiles = first_tile[seq + 1] - first_tile[seq];
+        for (size_t head = 0; head < op->n_heads; head++) {
+            for (size_t tile = 0; tile < tiles; tile++) attend(r, op, f, 0, seq, head, tile, 1, attention_scratch(r, f->thread));
+        }
+    }
 }
 
 static void run_attention(const run *r, const lt_op *op, atomic_size_t *counter, int thread, size_t n_threads)
@@ -123,7 +133,8 @@ static void run_attention(const run *r, const lt_op *op, atomic_size_t *counter,
     size_t chunk = total / (n_threads * 16) + 1, begin, end;
     if (chunk > op->n_heads) chunk = op->n_heads;
     const size_t most = r->batch->states ? heads_together(r, op, n_threads) : 1;
-    size_t seq = 0; /* items come in ascending order, so the search goes on from the last one */
+    const frame none = { 0 }; /* all its values lie in the workspace: groups of attention hold nothing else */
+    size_t seq = 0;           /* items come in ascending order, so the search goes on from the last one */
     while (take(counter, chunk, total, &begin, &end)) {
         for (size_t item = begin; item < end; item++) {
             while (first_tile[seq + 1] * op->n_heads <= item) seq++;
@@ -132,7 +143,7 @@ static void run_attention(const run *r, const lt_op *op, atomic_size_t *counter,
             size_t together = r->batch->seq_starts[seq + 1] - r->batch->seq_starts[seq] == 1 ? most : 1;
             if (head % together != 0) continue;
             if (op->causal) tile = tiles - 1 - tile; /* the most keys first */
-            attend(r, op, block_offset, seq, head, tile, together, attention_scratch(r, thread));
+            attend(r, op, &none, block_offset, seq, head, tile, together, attention_scratch(r, thread));
         }
     }
 }

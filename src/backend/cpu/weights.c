@@ -209,6 +209,7 @@ static bool choose_forms(lt_cpu_weights *weights, const lt_kernels *kernels, lat
             size_t bytes;
             w->n_panels = byte_panels(w);
             weights->has_bytes = true;
+            if (w->by_rows) weights->has_rows = true;
             if (!w->is_packed) continue;
             if (!packed_rows_size(w, &bytes) || !lt_add(weights->packed_bytes, bytes, &weights->packed_bytes)) return false;
         } else {
