@@ -44,7 +44,7 @@ check: deps ## unit and command-line tests, at most five minutes on two cores
 	@$(MAKE) --no-print-directory model
 	@$(CTEST) --test-dir build
 
-check-all: ## check, and sanitizers, both compilers, 64-bit ARM under qemu, a build for macOS, fuzzing
+check-all: ## check, and sanitizers, both compilers with -Werror, 64-bit ARM under qemu, a build for macOS, fuzzing
 	@scripts/check-all
 
 # The fixtures' tokenizers and MiniLM's, that of Qwen3.5, and what ALSO= names; CHECK= takes options of the tool.
@@ -126,7 +126,7 @@ format: ## clang-format over our own sources
 	@git ls-files 'src/**.c' 'src/**.h' 'include/*.h' 'tests/**.c' 'tests/**.h' 'examples/*.c' | xargs clang-format -i
 
 clean: ## remove every build folder
-	rm -rf build build-debug build-gcc build-clang build-asan build-tsan build-fuzz build-aarch64
+	rm -rf build build-debug build-clang build-asan build-tsan build-fuzz build-aarch64
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
