@@ -6,18 +6,15 @@
  *
  *   q_dot4, q_dot4_at   acc + Σ over one group of four: w · x, with x spread, or in memory, for the rows where INT8_EMBED says so
  *
- * Others say INT8_STEP 8, and q_dot takes both groups at once. */
+ * Others say INT8_STEP 8, and q_dot takes both groups at once. Sets whose instruction takes two rows (Q8_ROW_PAIRS) say neither
+ * and have q_pair_sums instead. */
 #ifndef LT_BACKEND_CPU_INT8_BODY_H
 #define LT_BACKEND_CPU_INT8_BODY_H
 
 #include "backend/cpu/int8.h"
+#include "backend/cpu/int8_finish.h"
 
 _Static_assert((int)LT_INT8_PANEL == (int)LT_Q8_0_PANEL && LT_INT8_GROUP == 8, "the words take eight columns of such panels");
-
-#ifndef INT8_EMBED
-#define INT8_EMBED(row) false
-#define q_dot4_at(acc, w, x) q_dot4(acc, w, q_spread4(x))
-#endif
 
 /* s, c and −128 Σ q of a row. */
 LT_VECTOR void int8_numbers(const unsigned char *row, size_t k, float numbers[2], const void **correction)
@@ -25,6 +22,31 @@ LT_VECTOR void int8_numbers(const unsigned char *row, size_t k, float numbers[2]
     memcpy(numbers, row + k, 2 * sizeof *numbers);
     *correction = row + k + 8;
 }
+
+/* A tile: products of rows from x on with panels from `panel` on. */
+typedef struct int8_args {
+    const lt_int8_linear *a;
+    const unsigned char *x;
+    size_t panel;
+    float *c;           /* [rows][LT_NR]: where the products go */
+    const float *y;     /* the finished rows, which are fetched meanwhile for writing */
+    uintptr_t prefetch; /* `lines` cache lines every eight columns, from here on, are wanted next; any address is harmless */
+    size_t lines;
+} int8_args;
+
+#ifdef Q8_ROW_PAIRS
+LT_VECTOR void int8_sums(size_t rows, size_t panels, const int8_args *t, const unsigned char *x, const uint8_t *w,
+                         q_acc acc[INT8_ROWS][Q8_PANELS * Q8_VECTORS])
+{
+    const size_t k = lt_int8_padded(t->a->out.k);
+    q_pair_sums(rows, panels * Q8_VECTORS, x, lt_int8_row_bytes(t->a->out.k), w, k / LT_INT8_GROUP, t->prefetch, t->lines,
+                acc[0]);
+}
+#else
+#ifndef INT8_EMBED
+#define INT8_EMBED(row) false
+#define q_dot4_at(acc, w, x) q_dot4(acc, w, q_spread4(x))
+#endif
 
 /* One row and all vectors of a tile: four columns, or eight. */
 #if INT8_STEP == 4
@@ -44,39 +66,12 @@ LT_VECTOR void int8_step(size_t panels, q_acc *acc, q_weights q[][2], const unsi
 }
 #endif
 
-/* A tile: products of rows from x on with panels from `panel` on. */
-typedef struct int8_args {
-    const lt_int8_linear *a;
-    const unsigned char *x;
-    size_t panel;
-    float *c;           /* [rows][LT_NR]: where the products go */
-    const float *y;     /* the finished rows, which are fetched meanwhile for writing */
-    uintptr_t prefetch; /* `lines` cache lines every eight columns, from here on, are wanted next; any address is harmless */
-    size_t lines;
-} int8_args;
-
-LT_VECTOR void int8_tile(size_t rows, size_t panels, const int8_args *t)
+/* acc += Σ over all columns */
+LT_VECTOR void int8_sums(size_t rows, size_t panels, const int8_args *t, const unsigned char *x, const uint8_t *w,
+                         q_acc acc[INT8_ROWS][Q8_PANELS * Q8_VECTORS])
 {
-    const lt_int8_linear *a = t->a;
-    const unsigned char *x = t->x;
-    const size_t k = lt_int8_padded(a->out.k), row_bytes = lt_int8_row_bytes(a->out.k), panel = t->panel;
-    const uint8_t *w = a->quants + panel * LT_INT8_PANEL * k;
+    const size_t k = lt_int8_padded(t->a->out.k), row_bytes = lt_int8_row_bytes(t->a->out.k);
     uintptr_t prefetch = t->prefetch;
-    float *c = t->c;
-    for (size_t i = 0; i < rows; i++) {
-        LT_UNROLL
-        for (size_t j = 0; j < panels * LT_INT8_PANEL; j += 16) __builtin_prefetch(t->y + i * a->out.ldy + j, 1, 3);
-    }
-    q_acc acc[INT8_ROWS][Q8_PANELS * Q8_VECTORS];
-    float numbers[INT8_ROWS][2];
-    LT_UNROLL
-    for (size_t i = 0; i < rows; i++) {
-        const void *correction;
-        int8_numbers(x + i * row_bytes, k, numbers[i], &correction);
-        const q_acc start = q_start(correction);
-        LT_UNROLL
-        for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = start;
-    }
     for (size_t g = 0; g < k; g += LT_INT8_GROUP) {
         for (size_t i = 0; i < t->lines; i++, prefetch += 64) __builtin_prefetch((const void *)prefetch, 0, 2);
         LT_UNROLL
@@ -92,6 +87,31 @@ LT_VECTOR void int8_tile(size_t rows, size_t panels, const int8_args *t)
             for (size_t i = 0; i < rows; i++) int8_step(panels, acc[i], q, x + i * row_bytes + h, INT8_EMBED(i));
         }
     }
+}
+#endif
+
+LT_VECTOR void int8_tile(size_t rows, size_t panels, const int8_args *t)
+{
+    const lt_int8_linear *a = t->a;
+    const unsigned char *x = t->x;
+    const size_t k = lt_int8_padded(a->out.k), row_bytes = lt_int8_row_bytes(a->out.k), panel = t->panel;
+    const uint8_t *w = a->quants + panel * LT_INT8_PANEL * k;
+    float *c = t->c;
+    for (size_t i = 0; i < rows; i++) {
+        LT_UNROLL
+        for (size_t j = 0; j < panels * LT_INT8_PANEL; j += 16) __builtin_prefetch(t->y + i * a->out.ldy + j, 1, 3);
+    }
+    q_acc acc[INT8_ROWS][Q8_PANELS * Q8_VECTORS];
+    float numbers[INT8_ROWS][2];
+    LT_UNROLL
+    for (size_t i = 0; i < rows; i++) {
+        const void *correction;
+        int8_numbers(x + i * row_bytes, k, numbers[i], &correction);
+        const q_acc start = q_start(correction);
+        LT_UNROLL
+        for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = start;
+    }
+    int8_sums(rows, panels, t, x, w, acc);
     LT_UNROLL
     for (size_t v = 0; v < panels * Q8_VECTORS; v++) {
         const size_t column = panel * LT_INT8_PANEL + v * LT_VL;
@@ -131,39 +151,6 @@ static int8_fn *const int8_all[INT8_ROWS + 1] = { NULL, INT8_TILES(X) };
 #else
 #define int8_all int8_one
 #endif
-
-/* GELU as v_gelu, but a polynomial of degree 7 over |x| <= 4: an error of 1.3e-4, a hundredth of the step in which the next
- * product's rows are rounded, for half the time. */
-LT_VECTOR vf int8_gelu(vf x)
-{
-    const vf t = v_fma(v_mul(x, x), v_set1(2.0f / 16), v_set1(-1.0f));
-    vf p = v_set1(-5.46052326e-3f);
-    p = v_fma(p, t, v_set1(1.64236543e-2f));
-    p = v_fma(p, t, v_set1(-2.65163171e-2f));
-    p = v_fma(p, t, v_set1(4.32421551e-2f));
-    p = v_fma(p, t, v_set1(-7.29922315e-2f));
-    p = v_fma(p, t, v_set1(1.12101964e-1f));
-    p = v_fma(p, t, v_set1(-1.68714796e-1f));
-    p = v_fma(p, t, v_set1(3.51895489e-1f));
-    const vf half = v_mul(x, v_set1(0.5f));
-    return v_select_gt(v_abs(x), v_set1(4.0f), v_max(v_zero(), x), v_fma(half, v_mul(x, p), half));
-}
-
-/* y = gelu(c + bias), the inner product of an encoder; all else is finish_tile's. */
-static void int8_finish(const lt_linear *a, const float *c, size_t row, size_t rows, size_t col, size_t cols)
-{
-    if (a->activation != LT_ACT_GELU || !a->bias || a->gate || a->residual) {
-        finish_tile(a, c, row, rows, col, cols);
-        return;
-    }
-    const float *bias = a->bias + col;
-    for (size_t i = 0; i < rows; i++, c += LT_NR) {
-        float *y = a->y + (row + i) * a->ldy + col;
-        size_t j = 0;
-        for (; j + LT_VL <= cols; j += LT_VL) v_store(y + j, int8_gelu(v_add(v_load(c + j), v_load(bias + j))));
-        if (j < cols) v_store_n(y + j, int8_gelu(v_add(v_load(c + j), v_load_n(bias + j, cols - j))), cols - j);
-    }
-}
 
 static void int8_linear(const lt_int8_linear *a)
 {

@@ -2,10 +2,20 @@
  *
  * A set's file includes its vocabulary, says how many rows (Q8_ROWS) and panels (Q8_PANELS) a tile has, and defines
  *
- *   q_acc, q_weights, q_spread   32-bit sums of LT_VL outputs; 4 weights of each, ready to be multiplied; 4 bytes of a row for
- * all q_start     sums that begin at `correction`, which is what biased weights are too large by; 0 where q_load takes the bias
- * away q_load      from 4 LT_VL bytes q_spread4   from 4 bytes q_dot       acc + Σ over two groups of four: w[0] · x[0] + w[1] ·
- * x[1] q_float     the sums as floats q_bytes     LT_VL floats as signed bytes, rounded to nearest even
+ *   q_acc       32-bit sums of LT_VL outputs
+ *   q_weights   4 weights of each, ready to be multiplied
+ *   q_spread    4 bytes of a row for all
+ *   q_start     sums that begin at `correction`, which is what biased weights are too large by; 0 where q_load takes it away
+ *   q_load      from 4 LT_VL bytes
+ *   q_spread4   from 4 bytes
+ *   q_dot       acc + Σ over two groups of four: w[0] · x[0] + w[1] · x[1]
+ *   q_float     the sums as floats
+ *   q_bytes     LT_VL floats as signed bytes, rounded to nearest even
+ *
+ * A set whose instruction takes two rows at once says Q8_ROW_PAIRS, and instead of q_spread and q_dot defines
+ *
+ *   q_pair_sums  acc[row][vector] += Σ over groups of eight columns, of rows and vectors of one panel
+ *   q_pair_dot   one such instruction on two vectors of weights, for measuring
  *
  * A block's 32 columns are eight groups of four; its integer sums live in registers beside the float sums. */
 #ifndef LT_BACKEND_CPU_Q8_BODY_H
@@ -39,6 +49,35 @@ LT_VECTOR void q8_fetch(size_t panels, const uint8_t *w, const unsigned char *sc
     __builtin_prefetch((const void *)((uintptr_t)scales + (blocks + b) * panels * LT_Q8_0_PANEL * 2), 0, 2);
 }
 
+/* acc += Σ over the columns of block b */
+LT_VECTOR void q8_sums(size_t rows, size_t panels, const unsigned char *x, size_t row_bytes, const uint8_t *w, size_t k, size_t b,
+                       q_acc acc[Q8_ROWS][Q8_PANELS * Q8_VECTORS])
+{
+#ifdef Q8_ROW_PAIRS
+    (void)k;
+    q_pair_sums(rows, panels * Q8_VECTORS, x + b * LT_Q8_0_BLOCK, row_bytes, w + b * LT_Q8_0_BLOCK * LT_Q8_0_PANEL,
+                LT_Q8_0_BLOCK / 8, 0, 0, acc[0]);
+#else
+    LT_UNROLL
+    for (size_t g = 0; g < 4; g++) {
+        q_weights q[Q8_PANELS * Q8_VECTORS][2];
+        LT_UNROLL
+        for (size_t v = 0; v < panels * Q8_VECTORS; v++) {
+            const uint8_t *from = w + v / Q8_VECTORS * LT_Q8_0_PANEL * k + v % Q8_VECTORS * LT_VL * 4;
+            q[v][0] = q_load(from + (b * 8 + g * 2) * LT_Q8_0_PANEL * 4);
+            q[v][1] = q_load(from + (b * 8 + g * 2 + 1) * LT_Q8_0_PANEL * 4);
+        }
+        LT_UNROLL
+        for (size_t i = 0; i < rows; i++) {
+            const unsigned char *from = x + i * row_bytes + b * LT_Q8_0_BLOCK + g * 8;
+            const q_spread s[2] = { q_spread4(from), q_spread4(from + 4) };
+            LT_UNROLL
+            for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = q_dot(acc[i][v], q[v], s);
+        }
+    }
+#endif
+}
+
 /* c[i][...] = products of `rows` rows from x on with `panels` panels from `panel` on. */
 LT_VECTOR void q8_tile(size_t rows, size_t panels, const lt_q8_linear *a, const unsigned char *x, size_t panel, float *c)
 {
@@ -60,23 +99,7 @@ LT_VECTOR void q8_tile(size_t rows, size_t panels, const lt_q8_linear *a, const 
             LT_UNROLL
             for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = start;
         }
-        LT_UNROLL
-        for (size_t g = 0; g < 4; g++) {
-            q_weights q[Q8_PANELS * Q8_VECTORS][2];
-            LT_UNROLL
-            for (size_t v = 0; v < panels * Q8_VECTORS; v++) {
-                const uint8_t *from = w + v / Q8_VECTORS * LT_Q8_0_PANEL * k + v % Q8_VECTORS * LT_VL * 4;
-                q[v][0] = q_load(from + (b * 8 + g * 2) * LT_Q8_0_PANEL * 4);
-                q[v][1] = q_load(from + (b * 8 + g * 2 + 1) * LT_Q8_0_PANEL * 4);
-            }
-            LT_UNROLL
-            for (size_t i = 0; i < rows; i++) {
-                const unsigned char *from = x + i * row_bytes + b * LT_Q8_0_BLOCK + g * 8;
-                const q_spread s[2] = { q_spread4(from), q_spread4(from + 4) };
-                LT_UNROLL
-                for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = q_dot(acc[i][v], q[v], s);
-            }
-        }
+        q8_sums(rows, panels, x, row_bytes, w, k, b, acc);
         LT_UNROLL
         for (size_t v = 0; v < panels * Q8_VECTORS; v++) {
             const unsigned char *from = scales + (v / Q8_VECTORS * blocks + b) * LT_Q8_0_PANEL * 2 + v % Q8_VECTORS * LT_VL * 2;
@@ -180,26 +203,39 @@ static double q8_peak(size_t iterations)
     uint8_t copy[sizeof bytes];
     for (size_t i = 0; i < sizeof copy; i++) copy[i] = source[i];
     const q_weights w[2] = { q_load(copy), q_load(copy + 4 * LT_VL) };
+#ifndef Q8_ROW_PAIRS
     const q_spread s[2] = { q_spread4(copy), q_spread4(copy + 4) };
+#endif
     q_acc acc[CHAINS];
     LT_UNROLL
     for (size_t c = 0; c < CHAINS; c++) acc[c] = q_start(copy + c); /* chains that start alike would be merged */
     for (size_t i = 0; i < iterations; i++) {
         LT_UNROLL
-        for (size_t c = 0; c < CHAINS; c++) acc[c] = q_dot(acc[c], w, s);
+        for (size_t c = 0; c < CHAINS; c++) {
+#ifdef Q8_ROW_PAIRS
+            acc[c] = q_pair_dot(q_pair_dot(acc[c], w[0], w[1]), w[1], w[0]);
+#else
+            acc[c] = q_dot(acc[c], w, s);
+#endif
+        }
     }
     vf total = v_zero();
     LT_UNROLL
     for (size_t c = 0; c < CHAINS; c++) total = v_add(total, q_float(acc[c]));
     sink = v_sum(total);
     (void)sink;
+#ifdef Q8_ROW_PAIRS
+    return 128.0 * CHAINS * (double)iterations;
+#else
     return 16.0 * LT_VL * CHAINS * (double)iterations;
+#endif
 }
 
+/* All of a table but its products. */
+#define LT_Q8_COMMON(name) .isa = name, .mr = Q8_ROWS, .quantize = q8_quantize, .quantize_rows = int8_quantize
 #define LT_Q8_KERNELS                                                                                                            \
     {                                                                                                                            \
-        .isa = Q8_ISA, .mr = Q8_ROWS, .quantize = q8_quantize, .linear = q8_linear, .quantize_rows = int8_quantize,              \
-        .linear_rows = int8_linear, .peak = q8_peak                                                                              \
+        LT_Q8_COMMON(Q8_ISA), .linear = q8_linear, .linear_rows = int8_linear, .peak = q8_peak                                   \
     }
 
 #endif

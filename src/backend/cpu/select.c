@@ -66,6 +66,10 @@ static bool has_dotprod(void)
 {
     return has_feature("hw.optional.arm.FEAT_DotProd");
 }
+static bool has_i8mm(void)
+{
+    return has_feature("hw.optional.arm.FEAT_I8MM");
+}
 #elif defined(__linux__)
 #include <sys/auxv.h>
 
@@ -77,12 +81,20 @@ static bool has_dotprod(void)
 {
     return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */
 }
+static bool has_i8mm(void)
+{
+    return getauxval(AT_HWCAP2) >> 13 & 1; /* HWCAP2_I8MM */
+}
 #else
 static bool has_bf16(void)
 {
     return false;
 }
 static bool has_dotprod(void)
+{
+    return false;
+}
+static bool has_i8mm(void)
 {
     return false;
 }
@@ -142,12 +154,13 @@ static bool q8_runs(size_t i, const lt_kernels *set)
     }
 }
 #elif defined(__aarch64__)
-static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_neondot, &lt_q8_kernels_neon, &lt_q8_kernels_scalar };
+static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_neoni8mm, &lt_q8_kernels_neondot, &lt_q8_kernels_neon,
+                                                &lt_q8_kernels_scalar };
 
 static bool q8_runs(size_t i, const lt_kernels *set)
 {
-    if (set == &lt_kernels_scalar) return i == 2;
-    return i > 0 || has_dotprod();
+    if (set == &lt_kernels_scalar) return i == 3;
+    return i > 1 || (has_dotprod() && (i > 0 || has_i8mm()));
 }
 #else
 static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_scalar };

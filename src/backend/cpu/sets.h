@@ -15,7 +15,7 @@ extern const lt_q8_kernels lt_q8_kernels_avx2, lt_q8_kernels_avxvnni, lt_q8_kern
 #elif defined(__aarch64__)
 extern const lt_kernels lt_kernels_neon;
 extern const lt_kernels lt_kernels_neonbf16;
-extern const lt_q8_kernels lt_q8_kernels_neon, lt_q8_kernels_neondot;
+extern const lt_q8_kernels lt_q8_kernels_neon, lt_q8_kernels_neondot, lt_q8_kernels_neoni8mm;
 #endif
 
 #endif
