@@ -174,7 +174,7 @@ typedef struct lattice_model lattice_model;
 
 /* Arithmetic of the matrix products, attention included. */
 typedef enum lattice_compute {
-    /* int8 for weights in 8 bits; bf16 for 16-bit weights where the CPU multiplies it fast, and on a GPU for bfloat16 weights; else f32 */
+    /* int8 for weights in 8 bits; bf16 for weights that are all bfloat16 on a GPU and on CPUs with AMX; else f32 */
     LATTICE_COMPUTE_AUTO = 0,
     LATTICE_COMPUTE_F32 = 1,  /* the reference */
     LATTICE_COMPUTE_BF16 = 2, /* operands rounded to bfloat16, sums in float32; LATTICE_ERR_UNSUPPORTED where the set has none */
@@ -185,7 +185,7 @@ typedef struct lattice_model_options {
     lattice_compute compute;
     const char *device;      /* "auto", "cpu", "cuda", "cuda:N", "cuda:N,M" or "cuda:all" (several GPUs share the batches), "metal"; NULL: auto.
                                 A GPU that cannot be used leaves the others, or the CPU, with a warning */
-    const char *isa;         /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"; NULL: auto */
+    const char *isa;         /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "avx512amx", "neon", "neonbf16"; NULL: auto */
     bool no_mmap;            /* read files into memory instead of mapping them */
     size_t batch_tokens;     /* token budget of one batch; 0: 16384 */
     bool tokenizer_optional; /* open without tokenizer files; only ids can then be embedded */

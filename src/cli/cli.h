@@ -64,7 +64,7 @@ typedef struct cli_common {
       "arithmetic of the matrix products" }, \
     { "device", 0, CLI_STRING, offsetof(type, common.device), "DEVICE", "auto|cpu|cuda|metal", "auto", 0, 0, \
       "auto, cpu, cuda, cuda:N, metal; cuda:N,M or cuda:all share the work of several GPUs" }, \
-    { "isa", 0, CLI_STRING, offsetof(type, common.isa), "SET", "auto|scalar|avx2|avx512|avx512bf16|neon|neonbf16", "auto", 0, 0, \
+    { "isa", 0, CLI_STRING, offsetof(type, common.isa), "SET", "auto|scalar|avx2|avx512|avx512bf16|avx512amx|neon|neonbf16", "auto", 0, 0, \
       "instruction set; `lattice version` lists those that this machine has" }, \
     { "no-mmap", 0, CLI_FLAG, offsetof(type, common.no_mmap), NULL, NULL, NULL, 0, 0, \
       "read model files into memory instead of mapping them" }

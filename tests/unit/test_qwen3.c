@@ -31,6 +31,25 @@ static void embeddings_in_bf16_are_close_to_the_reference(void **state)
     on_every_bf16_set(FIXTURE("qwen3-embedding-hd80-sharded-bf16"), check_cosines);
 }
 
+/* Weights in float32 stay so; those in bfloat16 are multiplied in it where the set prefers that. */
+static void auto_takes_bf16_for_its_weights_where_the_set_prefers_it(void **state)
+{
+    (void)state;
+    size_t n;
+    const lt_kernels *const *sets = lt_kernels_available(&n);
+    for (size_t i = 0; i < n; i++) {
+        const bool preferred = sets[i]->bf16 && sets[i]->bf16->preferred;
+        opened m;
+        assert_int_equal(preferred, strcmp(sets[i]->isa, "avx512amx") == 0);
+        model_open_as(&m, FIXTURE("qwen3-embedding-hd80-sharded-bf16"), sets[i]->isa, LATTICE_COMPUTE_AUTO, 1, &ROOM, NULL, 0);
+        assert_int_equal(m.backend->compute(m.program), preferred ? LATTICE_COMPUTE_BF16 : LATTICE_COMPUTE_F32);
+        model_close(&m);
+        model_open_as(&m, FIXTURE("qwen3-embedding"), sets[i]->isa, LATTICE_COMPUTE_AUTO, 1, &ROOM, NULL, 0);
+        assert_int_equal(m.backend->compute(m.program), LATTICE_COMPUTE_F32);
+        model_close(&m);
+    }
+}
+
 /* The row of a sequence's last token is the one selected. */
 static void batch_add_last(test_batch *b, const golden_case *c)
 {
@@ -472,6 +491,7 @@ int main(void)
         cmocka_unit_test(biased_sharded_bf16_hidden_states),
         cmocka_unit_test(embeddings_prompts_and_cuts_equal_the_reference),
         cmocka_unit_test(embeddings_in_bf16_are_close_to_the_reference),
+        cmocka_unit_test(auto_takes_bf16_for_its_weights_where_the_set_prefers_it),
         cmocka_unit_test(last_logits_equal_the_reference),
         cmocka_unit_test(scores_are_the_logits_of_no_and_yes),
         cmocka_unit_test(equal_length_batches_keep_the_causal_mask),

@@ -31,7 +31,7 @@ typedef struct lt_cpu_backend {
 #if defined(__aarch64__)
 #define BF16_SETS "neonbf16"
 #elif defined(__x86_64__)
-#define BF16_SETS "avx512bf16"
+#define BF16_SETS "avx512amx or avx512bf16"
 #else
 #define BF16_SETS "scalar"
 #endif
@@ -406,11 +406,16 @@ static lattice_status compile_program(lt_program *p, const lt_compile_options *o
     return reserve_memory(p, err);
 }
 
-/* What is not multiplied in integers. auto is float32 for 16-bit weights, too, until bfloat16 is measured to be faster on a CPU
- * (docs/DESIGN.md has what was seen). */
-static const lt_kernels *choose_arithmetic(const lt_cpu_backend *cpu)
+/* What is not multiplied in integers. auto is bfloat16 where the set says so, for weights that are all stored in it. */
+static const lt_kernels *choose_arithmetic(const lt_cpu_backend *cpu, const lt_plan *plan)
 {
-    return cpu->compute == LATTICE_COMPUTE_BF16 ? cpu->kernels->bf16 : cpu->kernels;
+    const lt_kernels *bf16 = cpu->kernels->bf16;
+    if (cpu->compute == LATTICE_COMPUTE_BF16) return bf16;
+    if (cpu->compute != LATTICE_COMPUTE_AUTO || !bf16 || !bf16->preferred) return cpu->kernels;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        if (plan->ops[i].code == LT_OP_LINEAR && plan->weights[plan->ops[i].weight[0]].dtype != LT_BF16) return cpu->kernels;
+    }
+    return bf16;
 }
 
 static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt_compile_options *options, lt_program **program,
@@ -431,7 +436,7 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     lt_program *p = lt_alloc_zero(&cpu->runtime->mem, sizeof *p);
     if (!p) return lt_no_memory(err, sizeof *p, "a compiled plan");
     p->runtime = cpu->runtime;
-    p->kernels = choose_arithmetic(cpu);
+    p->kernels = choose_arithmetic(cpu, plan);
     p->plan = plan;
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;

@@ -95,8 +95,8 @@ typedef struct lt_norm_rope {
     const uint32_t *positions; /* [m] */
 } lt_norm_rope;
 
-/* A causal depthwise convolution and its activation: y[t, c] = silu(Σ_j weight[j, c] x[t − (taps − 1) + j, c]), j ascending, over n
- * channels of m rows. Rows before the first are those of the history, the last taps − 1 inputs, oldest first. */
+/* A causal depthwise convolution and its activation: y[t, c] = silu(Σ_j weight[j, c] x[t − (taps − 1) + j, c]), j ascending, over
+ * n channels of m rows. Rows before the first are those of the history, the last taps − 1 inputs, oldest first. */
 typedef struct lt_conv {
     const float *x, *history; /* this part's first channel */
     size_t ldx, ldh;
@@ -159,7 +159,7 @@ typedef struct lt_gated_norm {
     X(void, conv, (const lt_conv *args))                                                                                         \
     X(void, delta, (const lt_delta *args))                                                                                       \
     X(void, gated_norm, (const lt_gated_norm *args))                                                                             \
-    /* y[i] = x[i] σ(z[i]); y may be x. */                                                                                       \
+    /* y[i] = x[i] σ(z[i]); y may be x. */                                                                                      \
     X(void, gate, (const float *x, const float *z, size_t n, float *y))                                                          \
     /* x[i] = act(x[i]) */                                                                                                       \
     X(void, activate, (float *x, size_t n, lt_activation activation))                                                            \
@@ -181,9 +181,10 @@ typedef struct lt_gated_norm {
 
 typedef struct lt_kernels lt_kernels;
 struct lt_kernels {
-    const char *isa;         /* "scalar", "avx2", "avx512", "avx512bf16", "neon", "neonbf16" */
+    const char *isa;         /* "scalar", "avx2", "avx512", "avx512bf16", "avx512amx", "neon", "neonbf16" */
     lattice_compute compute; /* F32 or BF16 */
     const lt_kernels *bf16;  /* of the F32 table: the same set's kernels for bfloat16, or NULL */
+    bool preferred;          /* of a bfloat16 table: measured to be faster than float32 where weights are bfloat16 */
     size_t nr;               /* columns of a panel */
     size_t mr;               /* rows of a micro-tile: row tiles are best a multiple of it */
     size_t tile_rows;        /* rows that a thread takes through a group of row operations, measured best; multiple of mr */

@@ -207,11 +207,10 @@ static void linear(const lt_linear *a)
 
 /* What is the same in every arithmetic: what layers remember is computed in float32. */
 #define LT_COMMON_KERNELS(name)                                                                                                  \
-    .isa = name, .nr = LT_NR, .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .query_tile = LT_QUERIES, .norm = norm,                    \
-    .norm_rope = norm_rope, .activate = activate, .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum,            \
-    .pool_weighted = pool_weighted, .pool_max = pool_max, .all_finite = all_finite, .peak_read = peak_read,                      \
-    .delta_scratch = delta_scratch_floats, .delta = delta, .conv = conv, .gated_norm = gated_norm, .gate = gate,                 \
-    .to_half = to_half
+    .isa = name, .nr = LT_NR, .query_tile = LT_QUERIES, .norm = norm, .norm_rope = norm_rope, .activate = activate,              \
+    .convert = convert, .accumulate = accumulate, .pool_sum = pool_sum, .pool_weighted = pool_weighted, .pool_max = pool_max,    \
+    .all_finite = all_finite, .peak_read = peak_read, .delta_scratch = delta_scratch_floats, .delta = delta, .conv = conv,       \
+    .gated_norm = gated_norm, .gate = gate, .to_half = to_half
 
 #ifdef LT_HAS_PAIRS
 static void linear_pairs(const lt_linear *a)
@@ -224,23 +223,28 @@ static size_t attention_scratch_pairs(size_t head_dim)
     return attention_floats(head_dim, true);
 }
 
-static const lt_kernels bf16_kernels = {
-    LT_COMMON_KERNELS(LT_ISA),     .compute = LATTICE_COMPUTE_BF16, .attention_scratch = attention_scratch_pairs,
-    .pack_panel = pack_pair_panel, .round_rows = round_rows,        .linear = linear_pairs,
-    .linear_few = linear_few_pairs,    .attention = attention_pairs,  .peak_flop = peak_flop_pairs,
-};
+/* What is the same for all products of bfloat16 over these panels. */
+#define LT_BF16_COMMON(name)                                                                                                     \
+    LT_COMMON_KERNELS(name), .compute = LATTICE_COMPUTE_BF16, .pack_panel = pack_pair_panel, .round_rows = round_rows
+
+static const lt_kernels bf16_kernels = { LT_BF16_COMMON(LT_ISA),         .mr = LT_MR,
+                                         .tile_rows = LT_TILE_ROWS,      .linear = linear_pairs,
+                                         .linear_few = linear_few_pairs, .attention_scratch = attention_scratch_pairs,
+                                         .attention = attention_pairs,   .peak_flop = peak_flop_pairs };
 #define LT_BF16_KERNELS &bf16_kernels
 #else
 #define LT_BF16_KERNELS NULL
 #endif
 
-/* The table of a set: LT_ISA is its name. */
-#define LT_KERNELS                                                                                                               \
+/* The float32 table of a set, and its name. */
+#define LT_KERNELS_AS(name, bf16_table)                                                                                          \
     {                                                                                                                            \
-        LT_COMMON_KERNELS(LT_ISA), .compute = LATTICE_COMPUTE_F32, .bf16 = LT_BF16_KERNELS,                                      \
-                                   .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear,           \
-                                   .linear_few = linear_few,                                                                    \
-                                   .attention = attention, .peak_flop = peak_flop                                                \
+        LT_COMMON_KERNELS(name), .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .compute = LATTICE_COMPUTE_F32, .bf16 = bf16_table,     \
+                                 .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear,             \
+                                 .linear_few = linear_few, .attention = attention, .peak_flop = peak_flop                        \
     }
+
+/* LT_ISA is its name. */
+#define LT_KERNELS LT_KERNELS_AS(LT_ISA, LT_BF16_KERNELS)
 
 #endif

@@ -7,7 +7,8 @@
  * contract holds for any number of rows. Weights are read where they are mapped: the layout of the file (docs/quantised.md) is
  * that of these kernels, so one and the same kernel serves decoding and long prompts and nothing is ever packed.
  *
- * Which of these tables runs beside which set of kernels.h depends on one more feature of the CPU (VNNI, dotprod, i8mm): select.c. */
+ * Which of these tables runs beside which set of kernels.h depends on one more feature of the CPU (VNNI, dotprod, i8mm):
+ * select.c. */
 #ifndef LT_BACKEND_CPU_Q8_H
 #define LT_BACKEND_CPU_Q8_H
 
@@ -32,7 +33,7 @@ typedef struct lt_q8_linear {
 } lt_q8_linear;
 
 typedef struct lt_q8_kernels {
-    const char *isa; /* "scalar", "avx2", "avxvnni", "avx512vnni", "neon", "neondot", "neoni8mm" */
+    const char *isa; /* "scalar", "avx2", "avxvnni", "avx512vnni", "avx512amx", "neon", "neondot", "neoni8mm" */
     size_t mr;       /* rows of a tile */
     /* out: lt_q8_row_bytes(k) bytes a row, 64-byte aligned. A block that holds a NaN or an infinity gets a scale that is one. */
     void (*quantize)(const float *x, size_t ldx, size_t m, size_t k, void *out);

@@ -1,5 +1,6 @@
 /* Q8_0 products by AVX512-VNNI: vpdpbusd multiplies unsigned by signed bytes, and takes weights as they are stored. 6 rows by 2
- * panels: 12 integer and 12 float sums of the 32 registers. int8 by rows has integer sums only: 12 rows. */
+ * panels: 12 integer and 12 float sums of the 32 registers. int8 by rows has integer sums only: 12 rows. And the table beside it
+ * that takes int8 by rows to AMX (amx.c). */
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 
 #include "backend/cpu/vec_avx512.h"
@@ -12,7 +13,8 @@
 #define Q8_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define INT8_STEP 4
 #define INT8_ROWS 12
-#define INT8_EMBED(row) ((row) % 3 != 0) /* balances the load ports, as in isa_avx512.c; and registers suffice: 705 Gop/s, not 400 */
+#define INT8_EMBED(row)                                                                                                          \
+    ((row) % 3 != 0) /* balances the load ports, as in isa_avx512.c; and registers suffice: 705 Gop/s, not 400 */
 #define INT8_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 
 typedef __m512i q_acc, q_weights, q_spread;
@@ -73,12 +75,15 @@ LT_VECTOR int q_sum(const signed char *p)
     return _mm_cvtsi128_si32(_mm_add_epi32(n, _mm_shuffle_epi32(n, 0xb1)));
 }
 
+#include "backend/cpu/amx.h"
 #include "backend/cpu/q8_body.h"
 
 #include "backend/cpu/int8_body.h"
 #include "backend/cpu/sets.h"
 
 const lt_q8_kernels lt_q8_kernels_avx512vnni = LT_Q8_KERNELS;
+const lt_q8_kernels lt_q8_kernels_avx512amx = { LT_Q8_COMMON("avx512amx"), .linear = q8_linear, .linear_rows = lt_amx_linear_rows,
+                                                .peak = lt_amx_peak_int8 };
 
 #else
 typedef int lt_no_q8_avx512vnni; /* a translation unit is never empty */

@@ -7,10 +7,15 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
-static const lt_kernels *const all_sets[] = { &lt_kernels_avx512bf16, &lt_kernels_avx512, &lt_kernels_avx2, &lt_kernels_scalar };
+static const lt_kernels *const all_sets[] = { &lt_kernels_avx512amx, &lt_kernels_avx512bf16, &lt_kernels_avx512, &lt_kernels_avx2,
+                                              &lt_kernels_scalar };
 
-/* Register state that the operating system saves (XCR0): bits 1 and 2 xmm and ymm; 5, 6 and 7 opmask and zmm. */
+/* Register state that the operating system saves (XCR0): bits 1 and 2 xmm and ymm; 5, 6 and 7 opmask and zmm; 17 and 18 tiles. */
 static uint64_t saved_state(void)
 {
     uint32_t low, high;
@@ -30,10 +35,31 @@ static bool has_avx_vnni(void)
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0;
 }
 
+/* AMX's registers are 8 KiB, which Linux saves for a process after it has asked (ARCH_REQ_XCOMP_PERM), all its threads, for good.
+ * It refuses where a thread's alternate signal stack would be too small for them. */
+static bool tiles_allowed(void)
+{
+#if defined(__linux__)
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+static bool has_amx(uint64_t state)
+{
+    const uint32_t need_7d = 1u << 22 | 1u << 24 | 1u << 25; /* AMX_BF16, AMX_TILE, AMX_INT8 */
+    const uint64_t tiles = (uint64_t)3 << 17;
+    uint32_t a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & need_7d) != need_7d) return false;
+    return (state & tiles) == tiles && has_avx512_vnni() && tiles_allowed();
+}
+
 /* Index into all_sets of the best set that may run. */
 static size_t first_available(void)
 {
-    enum { AVX512_BF16, AVX512, AVX2, SCALAR };
+    enum { AVX512_AMX, AVX512_BF16, AVX512, AVX2, SCALAR };
     const uint32_t need_1c = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
     const uint32_t need_7b = bit_AVX2 | bit_BMI2;
     const uint32_t need_7b_512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
@@ -45,7 +71,7 @@ static size_t first_available(void)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & need_7b) != need_7b) return SCALAR;
     if ((state & 0xe6) != 0xe6 || (b & need_7b_512) != need_7b_512) return AVX2;
     if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || (a & need_71a) != need_71a) return AVX512;
-    return AVX512_BF16;
+    return has_amx(state) ? AVX512_AMX : AVX512_BF16;
 }
 
 #elif defined(__aarch64__)
@@ -139,17 +165,19 @@ const lt_kernels *lt_kernels_find(const char *isa)
 /* ------------------------------------------------------------------ Q8_0 */
 
 #if defined(__x86_64__)
-static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_avx512vnni, &lt_q8_kernels_avxvnni, &lt_q8_kernels_avx2,
-                                                &lt_q8_kernels_scalar };
+static const lt_q8_kernels *const q8_sets[] = { &lt_q8_kernels_avx512amx, &lt_q8_kernels_avx512vnni, &lt_q8_kernels_avxvnni,
+                                                &lt_q8_kernels_avx2, &lt_q8_kernels_scalar };
 
 /* Whether q8_sets[i] may run beside a set. */
 static bool q8_runs(size_t i, const lt_kernels *set)
 {
-    const bool wide = set == &lt_kernels_avx512 || set == &lt_kernels_avx512bf16;
+    const bool tiles = set == &lt_kernels_avx512amx;
+    const bool wide = set == &lt_kernels_avx512 || set == &lt_kernels_avx512bf16 || tiles;
     switch (i) {
-    case 0: return wide && has_avx512_vnni();
-    case 1: return (wide || set == &lt_kernels_avx2) && has_avx_vnni();
-    case 2: return wide || set == &lt_kernels_avx2;
+    case 0: return tiles;
+    case 1: return wide && has_avx512_vnni();
+    case 2: return (wide || set == &lt_kernels_avx2) && has_avx_vnni();
+    case 3: return wide || set == &lt_kernels_avx2;
     default: return true;
     }
 }

@@ -11,7 +11,8 @@ extern const lt_q8_kernels lt_q8_kernels_scalar;
 extern const lt_kernels lt_kernels_avx2;
 extern const lt_kernels lt_kernels_avx512;
 extern const lt_kernels lt_kernels_avx512bf16;
-extern const lt_q8_kernels lt_q8_kernels_avx2, lt_q8_kernels_avxvnni, lt_q8_kernels_avx512vnni;
+extern const lt_kernels lt_kernels_avx512amx;
+extern const lt_q8_kernels lt_q8_kernels_avx2, lt_q8_kernels_avxvnni, lt_q8_kernels_avx512vnni, lt_q8_kernels_avx512amx;
 #elif defined(__aarch64__)
 extern const lt_kernels lt_kernels_neon;
 extern const lt_kernels lt_kernels_neonbf16;
