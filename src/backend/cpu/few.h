@@ -17,10 +17,14 @@ LT_VECTOR void few_step(size_t m, vf acc[FEW_ROWS], const float *x, size_t ldx, 
         acc[i] = pairs ? v_dot_broadcast(x + i * ldx, b, acc[i]) : v_fma_broadcast(x + i * ldx, b, acc[i]);
 }
 
-/* What is fetched while a square is computed: its share of the LT_VL rows that follow, from their beginning on. */
-LT_VECTOR void few_fetch(const unsigned char *next, size_t bytes)
+/* What is fetched while a square is computed: its share of the LT_VL rows that follow, in this many streams of equal length: one
+ * alone has too few lines under way (four read 4% more tokens a second than one, two 3%). */
+#define FEW_STREAMS(bytes) ((bytes) >= 256 ? 4 : 1)
+LT_VECTOR void few_fetch(const unsigned char *next, size_t bytes, size_t row_bytes)
 {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+    const size_t streams = FEW_STREAMS(bytes), apart = LT_VL / streams * row_bytes;
+    for (size_t s = 0; s < streams; s++, next = (const unsigned char *)((uintptr_t)next + apart))
+        for (size_t i = 0; i < bytes / streams; i += 64) __builtin_prefetch(next + i, 0, 2);
 }
 
 /* One square whose rows begin at w, `n` elements of each: LT_VL, of pairs and where bfloat16 is split twice as many, or fewer. */
@@ -60,9 +64,10 @@ LT_VECTOR void few_outputs(size_t m, const lt_linear *a, const float *x, const u
     LT_UNROLL
     for (size_t i = 0; i < m; i++) acc[i] = v_zero();
     const unsigned char *next = (const unsigned char *)((uintptr_t)w + LT_VL * row_bytes);
+    const size_t fetched = wide * size * LT_VL;
     size_t kk = 0;
-    for (; kk + wide <= k; kk += wide, next += wide * size * LT_VL, w += wide * size, x += pairs ? LT_VL : wide) {
-        few_fetch(next, wide * size * LT_VL);
+    for (; kk + wide <= k; kk += wide, next += fetched / FEW_STREAMS(fetched), w += wide * size, x += pairs ? LT_VL : wide) {
+        few_fetch(next, fetched, row_bytes);
         few_square(m, acc, w, dtype, row_bytes, wide, true, x, ldx, split, pairs);
     }
     for (; kk < k; kk += narrow, w += narrow * size, x += LT_VL)
