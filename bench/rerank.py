@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from texts import read_texts
-from turns import Engine, cpu_name, interval, processors, save
+from turns import Engine, cpu_name, in_float32, interval, processors, save
 
 QUERY = "which of the passages explains how the results were obtained and what they mean"
 BYTES_A_TOKEN = 4.4
@@ -42,7 +42,7 @@ class CrossEncoder:
 
         torch.set_num_threads(threads)
         self.identity = torch.nn.Identity()
-        self.model = CrossEncoder(model, device="cpu", backend=backend, max_length=512)
+        self.model = CrossEncoder(model, device="cpu", backend=backend, max_length=512, **in_float32(backend))
 
     def rerank(self, query, documents):
         begin = time.perf_counter()

@@ -20,7 +20,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from turns import Engine, bars, cpu_name, interval, processors, save
+from turns import Engine, bars, cpu_name, in_float32, interval, processors, save
 
 
 def read_texts(path, limit):
@@ -52,7 +52,7 @@ class SentenceTransformers:
         from sentence_transformers import SentenceTransformer
 
         torch.set_num_threads(threads)
-        self.model = SentenceTransformer(model, device="cpu", backend=backend)
+        self.model = SentenceTransformer(model, device="cpu", backend=backend, **in_float32(backend))
 
     def embed(self, texts):
         begin = time.perf_counter()

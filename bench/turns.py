@@ -158,3 +158,8 @@ def bars(path, title, groups, unit):
             f'font-family="sans-serif" font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n'
             f'<text x="{left}" y="18" font-size="13">{title} ({unit})</text>\n' + "\n".join(parts) + "\n</svg>\n"
         )
+
+
+def in_float32(backend):
+    """What a back end of sentence-transformers is asked for besides: OpenVINO takes bfloat16 by itself where the CPU has it."""
+    return {"model_kwargs": {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}} if backend == "openvino" else {}
