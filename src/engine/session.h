@@ -35,6 +35,8 @@ struct lt_stepper {
     size_t states_capacity;
     float *rows; /* [n_out][vocab_size] */
     size_t rows_capacity;
+    bool *finite; /* [sequences] */
+    size_t finite_capacity;
     lt_candidate *candidates; /* [vocab_size] */
     uint32_t *counts;         /* [vocab_size] */
     size_t candidates_capacity, counts_capacity;
@@ -44,7 +46,8 @@ struct lt_stepper {
 lattice_status lt_stepper_take(lattice_model *model, lt_stepper **stepper, lattice_error *err);
 void lt_stepper_give_back(lattice_model *model, lt_stepper *stepper);
 
-/* A session whose state is still to come, NULL; and what to do with it and `status` in the end: it is freed unless all went well. */
+/* A session whose state is still to come, NULL; and what to do with it and `status` in the end: it is freed unless all went well.
+ */
 lattice_status lt_session_new(lattice_model *model, const lattice_session_options *options, lattice_session **session,
                               lattice_error *err);
 lattice_status lt_session_finish(lattice_session **session, lattice_status status);

@@ -39,6 +39,7 @@ void lt_steppers_free(const lattice_allocator *mem, lt_stepper *first)
         lt_free(mem, t->out_rows);
         lt_free(mem, t->states);
         lt_free(mem, t->rows);
+        lt_free(mem, t->finite);
         lt_free(mem, t->candidates);
         lt_free(mem, t->counts);
         lt_free(mem, t);
@@ -85,7 +86,8 @@ static lattice_status prepare(lt_stepper *t, const lattice_piece *pieces, size_t
     }
     if (!LT_GROW(mem, t->ids, t->ids_capacity, n_tokens) || !LT_GROW(mem, t->positions, t->positions_capacity, n_tokens) ||
         !LT_GROW(mem, t->starts, t->starts_capacity, n + 1) || !LT_GROW(mem, t->past_lens, t->past_lens_capacity, n) ||
-        !LT_GROW(mem, t->out_rows, t->out_rows_capacity, n) || !LT_GROW(mem, t->states, t->states_capacity, n))
+        !LT_GROW(mem, t->out_rows, t->out_rows_capacity, n) || !LT_GROW(mem, t->states, t->states_capacity, n) ||
+        !LT_GROW(mem, t->finite, t->finite_capacity, n))
         return lt_no_memory(err, n_tokens * sizeof *t->ids, "a batch");
     if (!lt_mul(n_out, m->config.vocab_size, &floats) || !LT_GROW(mem, t->rows, t->rows_capacity, floats))
         return lt_no_memory(err, m->config.vocab_size * sizeof *t->rows, "logits");
@@ -119,7 +121,41 @@ static lt_batch pack(lt_stepper *t, const lattice_piece *pieces, size_t n)
     };
 }
 
-static void keep(const lattice_piece *p, const float *row)
+/* The rows of logits that a run has made: checked, then kept, by all threads where there are many. */
+typedef struct rows_job {
+    const lattice_model *m;
+    const lattice_piece *pieces;
+    const float *rows; /* [pieces that have logits][width] */
+    size_t n, width;
+    bool *finite; /* [pieces]; NULL: the rows are copied to their sessions */
+} rows_job;
+
+static void for_rows(void *arg, int thread, int n_threads)
+{
+    const rows_job *job = arg;
+    const float *row = job->rows;
+    for (size_t i = 0, turn = 0; i < job->n; i++) {
+        if (job->pieces[i].no_logits) continue;
+        if (turn++ % (size_t)n_threads == (size_t)thread) {
+            if (job->finite)
+                job->finite[i] = job->m->kernels->all_finite(row, job->width);
+            else
+                memcpy(job->pieces[i].session->logits, row, job->width * sizeof *row);
+        }
+        row += job->width;
+    }
+}
+
+static void run_rows(rows_job *job, size_t n_rows)
+{
+    enum { PARALLEL_FROM = 1 << 20 }; /* numbers */
+    if (n_rows * job->width < PARALLEL_FROM)
+        for_rows(job, 0, 1);
+    else
+        lt_pool_run(job->m->runtime->pool, for_rows, job);
+}
+
+static void keep(const lattice_piece *p)
 {
     lattice_session *s = p->session;
     s->model->backend->states->commit(s->state);
@@ -127,28 +163,41 @@ static void keep(const lattice_piece *p, const float *row)
     s->n += p->n;
     if (!p->generated) s->n_prompt = s->n;
     s->has_logits = !p->no_logits;
-    if (s->has_logits) memcpy(s->logits, row, s->model->config.vocab_size * sizeof *row);
+}
+
+/* The rows become the sessions'. An only row changes places with its session's, which costs nothing. */
+static void keep_rows(lt_stepper *t, rows_job *job, size_t n_rows)
+{
+    if (n_rows == 1 && t->rows_capacity == job->width) {
+        size_t i = 0;
+        while (job->pieces[i].no_logits) i++;
+        float *row = t->rows;
+        t->rows = job->pieces[i].session->logits;
+        job->pieces[i].session->logits = row;
+    } else {
+        job->finite = NULL;
+        run_rows(job, n_rows);
+    }
 }
 
 static lattice_status run(lt_stepper *t, const lattice_piece *pieces, size_t n, const bool *cancel, lattice_error *err)
 {
     const lattice_model *m = pieces[0].session->model;
-    const size_t width = m->config.vocab_size;
     LT_TRY(prepare(t, pieces, n, err));
     const lt_batch batch = pack(t, pieces, n);
     const lt_run_hooks hooks = { .cancel = cancel };
     LT_TRY(m->backend->run(m->program, &batch, LT_TAIL_LOGITS, t->rows, &hooks, err));
-    for (size_t i = 0, row = 0; i < n; i++) {
-        if (pieces[i].no_logits || m->kernels->all_finite(t->rows + row++ * width, width)) continue;
+    rows_job job = { .m = m, .pieces = pieces, .rows = t->rows, .n = n, .width = m->config.vocab_size, .finite = t->finite };
+    run_rows(&job, batch.n_out);
+    for (size_t i = 0; i < n; i++) {
+        if (pieces[i].no_logits || t->finite[i]) continue;
         for (size_t k = 0; k < n; k++) m->backend->states->discard(pieces[k].session->state);
         return lt_fail(err, LATTICE_ERR_NOT_FINITE,
                        "%s: the logits of token %zu are not finite; checking the model names a weight at fault", m->folder,
                        pieces[i].session->n + pieces[i].n);
     }
-    for (size_t i = 0, row = 0; i < n; i++) {
-        keep(&pieces[i], t->rows + row * width);
-        row += !pieces[i].no_logits;
-    }
+    keep_rows(t, &job, batch.n_out);
+    for (size_t i = 0; i < n; i++) keep(&pieces[i]);
     return LATTICE_OK;
 }
 
