@@ -2,17 +2,18 @@
  *
  * An entry is a file of the runtime's cache folder, named by the SHA-256 of source, options and versions of compiler and driver:
  *
- *     magic    SHA-256 of the rest    units: size, 8 bytes in the machine's order, and code
+ *     magic    units: size and XXH3-128 of the code, 8 and 16 bytes in the machine's order; code
  *
- * One that was cut short or changed is seen by its sum and made again. It is written beside and renamed, so that processes that
+ * One that was cut short or changed is seen by its sums and made again. It is written beside and renamed, so that processes that
  * make the same one at the same time leave a whole one. */
 #include <stdio.h>
 
 #include "backend/gpu/cuda_api.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/sha256.h"
 
-#define CACHE_MAGIC "lattice gpu code 2\n"
+#define CACHE_MAGIC "lattice gpu code 3\n"
 
 enum { MAGIC = sizeof CACHE_MAGIC - 1 };
 
@@ -31,21 +32,33 @@ bool lt_cuda_cache_path(const lattice_runtime *runtime, lt_str source, const cha
     return lt_path_join(path, runtime->cache_dir, name) != NULL;
 }
 
-/* The units behind the sum, which has been found right: still, no size is believed. */
+typedef struct unit_head {
+    uint64_t size;
+    lt_hash128 sum;
+} unit_head;
+
+static unit_head head_of(const lt_buf *unit)
+{
+    return (unit_head){ unit->len, lt_hash_128(unit->data, unit->len, 0) };
+}
+
+/* No size is believed. */
 static bool read_units(const uint8_t *data, size_t size, lt_cuda_code *code)
 {
     for (int u = 0; u < LT_GPU_UNITS; u++) {
-        uint64_t n;
-        if (size < sizeof n) return false;
-        memcpy(&n, data, sizeof n);
-        data += sizeof n;
-        size -= sizeof n;
-        if (n == 0 || n > size) return false;
+        unit_head head;
+        if (size < sizeof head) return false;
+        memcpy(&head, data, sizeof head);
+        data += sizeof head;
+        size -= sizeof head;
+        if (head.size == 0 || head.size > size) return false;
         lt_buf_clear(&code->units[u]);
-        lt_buf_append(&code->units[u], data, (size_t)n);
+        lt_buf_append(&code->units[u], data, (size_t)head.size);
         if (code->units[u].failed) return false;
-        data += n;
-        size -= (size_t)n;
+        const unit_head is = head_of(&code->units[u]);
+        if (is.sum.low != head.sum.low || is.sum.high != head.sum.high) return false;
+        data += head.size;
+        size -= (size_t)head.size;
     }
     return size == 0;
 }
@@ -55,35 +68,18 @@ bool lt_cuda_cache_read(const lattice_runtime *runtime, const char *path, lt_cud
     lt_file file;
     if (!lt_path_exists(path) || lt_file_open(&runtime->mem, path, false, &file, NULL) != LATTICE_OK) return false;
     bool good = false;
-    const size_t head = MAGIC + LT_SHA256_SIZE;
-    if (file.size > head && memcmp(file.data, CACHE_MAGIC, MAGIC) == 0) {
-        lt_sha256 hash;
-        uint8_t digest[LT_SHA256_SIZE];
-        lt_sha256_init(&hash);
-        lt_sha256_update(&hash, file.data + head, file.size - head);
-        lt_sha256_final(&hash, digest);
-        good = memcmp(digest, file.data + MAGIC, sizeof digest) == 0 && read_units(file.data + head, file.size - head, code);
-    }
+    if (file.size > MAGIC && memcmp(file.data, CACHE_MAGIC, MAGIC) == 0)
+        good = read_units(file.data + MAGIC, file.size - MAGIC, code);
     lt_file_close(&file);
     return good;
 }
 
 static lattice_status write_units(lt_replace *replace, const lt_cuda_code *code, lattice_error *err)
 {
-    lt_sha256 hash;
-    uint8_t digest[LT_SHA256_SIZE];
-    lt_sha256_init(&hash);
-    for (int u = 0; u < LT_GPU_UNITS; u++) {
-        uint64_t n = code->units[u].len;
-        lt_sha256_update(&hash, &n, sizeof n);
-        lt_sha256_update(&hash, code->units[u].data, code->units[u].len);
-    }
-    lt_sha256_final(&hash, digest);
     LT_TRY(lt_replace_write(replace, CACHE_MAGIC, MAGIC, err));
-    LT_TRY(lt_replace_write(replace, digest, sizeof digest, err));
     for (int u = 0; u < LT_GPU_UNITS; u++) {
-        uint64_t n = code->units[u].len;
-        LT_TRY(lt_replace_write(replace, &n, sizeof n, err));
+        const unit_head head = head_of(&code->units[u]);
+        LT_TRY(lt_replace_write(replace, &head, sizeof head, err));
         LT_TRY(lt_replace_write(replace, code->units[u].data, code->units[u].len, err));
     }
     return LATTICE_OK;
