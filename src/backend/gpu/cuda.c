@@ -302,6 +302,7 @@ static lattice_status open_device(cuda_device *d, int index, lattice_error *err)
     d->base.memory_bytes = bytes;
     CU_TRY(d, "its version", d->cu.device_attribute(&d->target.major, CU_ATTRIBUTE_MAJOR, d->device));
     CU_TRY(d, "its version", d->cu.device_attribute(&d->target.minor, CU_ATTRIBUTE_MINOR, d->device));
+    CU_TRY(d, "its multiprocessors", d->cu.device_attribute(&d->target.processors, CU_ATTRIBUTE_PROCESSORS, d->device));
     CU_TRY(d, "the driver's version", d->cu.driver_version(&d->target.driver_version));
     CU_TRY(d, "a context", d->cu.context_retain(&d->context, d->device));
     CU_TRY(d, "a context", d->cu.context_set(d->context));

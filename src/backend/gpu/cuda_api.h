@@ -11,7 +11,7 @@ typedef int cu_device;
 typedef unsigned long long cu_pointer;
 
 enum { CU_OK = 0, CU_OUT_OF_MEMORY = 2 };
-enum { CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76 };
+enum { CU_ATTRIBUTE_PROCESSORS = 16, CU_ATTRIBUTE_MAJOR = 75, CU_ATTRIBUTE_MINOR = 76 };
 enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
 typedef struct cu_launch_attribute {
@@ -147,6 +147,7 @@ enum { CUBLAS_CHOICES = 256 };
 typedef struct lt_cuda_target {
     int major, minor; /* compute capability */
     int driver_version;
+    int processors; /* multiprocessors */
 } lt_cuda_target;
 
 typedef struct cuda_device {

@@ -16,7 +16,9 @@
     X(glu_rows_wide)                                                                                                             \
     X(activate_rows_wide)                                                                                                        \
     X(rope_wide)                                                                                                                 \
-    X(delta_steps)
+    X(delta_steps)                                                                                                               \
+    X(few_stream)                                                                                                                \
+    X(delta_stream)
 
 enum {
 #define X(name) OWN_##name,
@@ -90,16 +92,41 @@ static void rope(lt_gpu_launch *l, const rope_args *a, const lt_gpu_shape *shape
     if (fits) replace(l, own[OWN_rope_wide], l->grid[0] / heads, lt_gpu_ceil(heads, 128 / lanes));
 }
 
-static void specialise(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
+/* One row of x: a group for each multiprocessor, so that those of the next launch find room beside it. */
+static void few(lt_gpu_launch *l, const few_args *a, int processors, void *const *own)
 {
+    enum { MOST_SHARED = 100 << 10, WARPS = 16 /* as in kernels/cuda_few.cu */ };
+    size_t pairs = a->has_glu ? a->n : lt_gpu_ceil(a->n, 2);
+    size_t groups = pairs < (size_t)processors ? pairs : (size_t)processors;
+    if (!own[OWN_few_stream] || a->m != 1 || a->x_type == LT_GPU_F16 || groups == 0) return;
+    size_t shared = lt_gpu_round(a->k, 256) * sizeof(float) + (lt_gpu_ceil(pairs, groups) + 2 * WARPS) * 2 * sizeof(float);
+    if (shared > MOST_SHARED) return;
+    replace(l, own[OWN_few_stream], groups, 1);
+    l->threads = 32 * WARPS;
+    l->shared_bytes = shared;
+}
+
+/* For more heads than multiprocessors; of fewer, registers are the faster place. S of a head is one piece of memory, which lies
+ * at a multiple of 16 bytes. */
+static void delta_step(lt_gpu_launch *l, const delta_step_args *a, int processors, const lt_gpu_shape *shape, void *const *own)
+{
+    if (!own[OWN_delta_stream] || l->grid[0] <= (size_t)processors || a->dv % 4 || a->memory_size % 4 || a->offset % 4) return;
+    l->kernel = own[OWN_delta_stream];
+    l->shared_bytes = shape->delta_dk * a->dv * sizeof(float);
+}
+
+static void specialise(const lt_gpu_device *device, int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
+{
+    const int processors = ((const cuda_device *)device)->target.processors;
     if (!aligned(l)) return;
     switch (kernel) {
     case LT_GPU_add_norm: norm(l, l->args, own); break;
+    case LT_GPU_few_rows_1: few(l, l->args, processors, own); break;
+    case LT_GPU_delta_step: delta_step(l, l->args, processors, shape, own); break;
     case LT_GPU_gated_delta: {
         const delta_args *a = l->args;
         if (!own[OWN_delta_steps]) break;
         replace(l, own[OWN_delta_steps], l->grid[0], lt_gpu_ceil(a->dv, 16));
-        l->threads = 64;
         break;
     }
     case LT_GPU_fused_qk_norm_rope: rope(l, l->args, shape, own); break;

@@ -73,7 +73,8 @@ struct lt_gpu_device {
     size_t n_own;
     /* Puts one of them in the place of the template's kernel number `kernel`, with its own grid, where the launch's numbers
      * allow; own: [n_own] kernels, NULL where the shape has none. NULL: no device's own kernels. */
-    void (*specialise)(int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *launch);
+    void (*specialise)(const lt_gpu_device *device, int kernel, const lt_gpu_shape *shape, void *const *own,
+                       lt_gpu_launch *launch);
     /* Whether there is an attention kernel for this shape in bfloat16, and which of the own kernels it is. NULL: no. */
     bool (*attention)(const lt_gpu_shape *shape, lt_gpu_attention *attention, size_t *own);
 

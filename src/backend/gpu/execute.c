@@ -23,7 +23,7 @@ lattice_status lt_gpu_launch_kernel(const run *r, lt_gpu_kernel kernel, const lt
                         .threads = threads,
                         .early = r->is_step && r->batch->n_tokens <= LT_GPU_FEW_ROWS };
     for (int i = 0; i < n_buffers; i++) l.buffers[i] = buffers[i];
-    if (r->device->specialise) r->device->specialise((int)kernel, &r->p->shape, r->p->own, &l);
+    if (r->device->specialise) r->device->specialise(r->device, (int)kernel, &r->p->shape, r->p->own, &l);
     return r->device->launch(r->device, &l, r->err);
 }
 

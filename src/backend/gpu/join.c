@@ -2,7 +2,8 @@
  */
 #include "backend/gpu/gpu.h"
 
-enum { MAX_DELTA = 128 }; /* dk and dv of delta_step, whose threads keep S in registers */
+/* Of delta_step, whose threads keep S and taps in registers: dk and dv, taps. */
+enum { MAX_DELTA = 128, MAX_TAPS = 4 };
 
 static size_t count_readers(const lt_plan *plan, int value)
 {
@@ -36,7 +37,7 @@ static bool joins_delta(const lt_plan *plan, const lt_op *op)
     return reads && delta->in[3].value == op->in[0].value && norm->in[0].value == delta->out[0] && norm->in[0].column == 0 &&
            norm->in[0].head_stride == delta->value_dim && norm->in[1].value == op->in[0].value &&
            norm->n_heads == delta->n_heads && norm->head_dim == delta->value_dim && delta->value_dim <= MAX_DELTA &&
-           delta->head_dim <= MAX_DELTA;
+           delta->head_dim <= MAX_DELTA && plan->weights[op->weight[0]].cols <= MAX_TAPS;
 }
 
 static bool joins_attention(const lt_plan *plan, const lt_op *op, size_t readers)

@@ -2,7 +2,7 @@
 #include "backend/gpu/run.h"
 
 /* Splits of a sequence's keys: groups that keep a large device at work, and what step_combine may read. */
-enum { BUSY_GROUPS = 512, MAX_SPLITS = 128 };
+enum { BUSY_GROUPS = 256, MAX_SPLITS = 128, UNIT = 32 /* keys: as in kernels/step.k */ };
 
 bool lt_gpu_is_step(const lt_batch *batch)
 {
@@ -30,7 +30,7 @@ size_t lt_gpu_splits(const run *r)
         if (b->past_lens[s] > most) most = b->past_lens[s];
     }
     size_t groups = b->n_seqs * r->p->shape.n_heads / group_heads(r);
-    while (splits < most / LT_BLOCK_ROWS + 1 && splits * groups < BUSY_GROUPS && splits < MAX_SPLITS) splits *= 2;
+    while (splits < most / UNIT + 1 && splits * groups < BUSY_GROUPS && splits < MAX_SPLITS) splits *= 2;
     return splits;
 }
 
@@ -103,7 +103,8 @@ static lattice_status step_attention(const run *r, const lt_op *op, const lt_op 
         .eps = op->eps,
         .scale = attention->scale,
     };
-    LT_TRY(LAUNCH(step_attention, a, seqs * op->n_heads / group_heads(r), r->splits, THREADS, x.ref, weight_ref(r, op->weight[0]),
+    size_t threads = op->head_dim <= 256 ? 256 : 128;
+    LT_TRY(LAUNCH(step_attention, a, seqs * op->n_heads / group_heads(r), r->splits, threads, x.ref, weight_ref(r, op->weight[0]),
                   weight_ref(r, op->weight[1]), ((lt_gpu_ref){ p->rotary, 0 }), table(r, r->at.attention_seqs),
                   table(r, r->at.blocks), ((lt_gpu_ref){ p->blocks.memory, 0 }), partial));
     view z = gate ? operand_view(r, &gate->in[1]) : q, y = gate ? value_view(r, gate->out[0]) : q;
@@ -118,7 +119,7 @@ static lattice_status step_attention(const run *r, const lt_op *op, const lt_op 
         .y_type = y.type,
         .has_gate = gate != NULL,
     };
-    return LAUNCH(step_combine, c, seqs * op->n_heads, 1, THREADS, partial, z.ref, y.ref);
+    return LAUNCH(step_combine, c, seqs * op->n_heads, lt_gpu_ceil(op->head_dim, THREADS), THREADS, partial, z.ref, y.ref);
 }
 
 lattice_status lt_gpu_step(const run *r, const lt_op *op, lt_gpu_join join, size_t *n)

@@ -1,14 +1,15 @@
-// The gated delta rule, token after token, with S in registers: as gated_delta, for key dimensions that divide by 16.
+// The gated delta rule, token after token, with S in registers: as gated_delta, for key dimensions that divide by 32.
 //
-// Four lanes share a column of S, so that a warp has 8 columns and a step needs two rounds of shuffles only. Lane part p has rows
-// 16 i + 4 p … + 3: the four read 64 consecutive bytes of shared memory. Units, gates and values of DF_TOKENS tokens are fetched at once
-// while those before are at work (cp.async). Grid: (sequences * heads, blocks of DF_WARPS * 8 columns).
+// Eight lanes share a column of S, so that a warp has 4 columns and a step needs three rounds of shuffles only: a step waits for itself, and with
+// four lanes a column, and half the warps, it is longer. Lane part p has rows 32 i + 4 p … + 3: the eight read 128 consecutive bytes of shared memory. Units, gates and values of DF_TOKENS tokens are fetched at once
+// while those before are at work (cp.async). Grid: (sequences * heads, blocks of DF_COLS columns).
 
-#if K_UNIT(13) && DELTA_DK % 16 == 0 && DELTA_DK <= 256
-#define DF_WARPS 2u
+#if K_UNIT(13) && DELTA_DK % 32 == 0 && DELTA_DK <= 256
+#define DF_LANES 8u /* a column */
+#define DF_WARPS 4u
 #define DF_TOKENS 16u
-#define DF_COLS (DF_WARPS * 8u)
-#define DF_PARTS (DELTA_DK / 16)
+#define DF_COLS (DF_WARPS * 32u / DF_LANES)
+#define DF_PARTS (DELTA_DK / (4 * DF_LANES))
 
 typedef struct {
     float units[2][DF_TOKENS][2 * DELTA_DK]; /* q, then k */
@@ -36,16 +37,16 @@ K_FUNC void df_fetch_tokens(df_memory *m, uint stage, const float *units, const 
     asm volatile("cp.async.commit_group;");
 }
 
-extern "C" __global__ void __launch_bounds__(64) delta_steps(const float *units, const float *gates, const ushort *v, const uint *seqs,
+extern "C" __global__ void __launch_bounds__(DF_WARPS * 32) delta_steps(const float *units, const float *gates, const ushort *v, const uint *seqs,
                                                             float *memory, ushort *o, const delta_args a)
 {
     K_ADMIT_NEXT();
     K_WAIT();
     __shared__ __align__(16) df_memory m;
-    const uint lane = threadIdx.x & 31u, part = lane & 3u, s = blockIdx.x / a.n_heads, head = blockIdx.x % a.n_heads;
+    const uint lane = threadIdx.x & 31u, part = lane % DF_LANES, s = blockIdx.x / a.n_heads, head = blockIdx.x % a.n_heads;
     const uint key_head = head / (a.n_heads / a.n_key_heads);
     const uint start = seqs[4u * s], length = seqs[4u * s + 1u], slot = seqs[4u * s + 2u], next = seqs[4u * s + 3u];
-    const uint col = blockIdx.y * DF_COLS + (threadIdx.x >> 5u) * 8u + (lane >> 2u);
+    const uint col = blockIdx.y * DF_COLS + (threadIdx.x >> 5u) * (32u / DF_LANES) + lane / DF_LANES;
     const bool live = col < a.dv;
     const uint column = live ? col : 0u;
     const ulong at = a.offset + (ulong)head * DELTA_DK * a.dv + column;
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(64) delta_steps(const float *units,
     for (int i = 0; i < DF_PARTS; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            state[i][j] = a.stateful && slot != ~0u ? memory[(ulong)slot * a.memory_size + at + (ulong)(16u * i + 4u * part + j) * a.dv] : 0.0f;
+            state[i][j] = a.stateful && slot != ~0u ? memory[(ulong)slot * a.memory_size + at + (ulong)(4u * DF_LANES * i + 4u * part + j) * a.dv] : 0.0f;
 
     df_fetch_tokens(&m, 0u, units, gates, start, length < DF_TOKENS ? length : DF_TOKENS, head, key_head, a);
     const ulong v_at = (ulong)start * a.ld_x + head * a.v_stride + column;
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(64) delta_steps(const float *units,
                 float sk[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, sq[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
                 for (int i = 0; i < DF_PARTS; i++) {
-                    const float4 k_ = k4[4 * i + part], q_ = q4[4 * i + part];
+                    const float4 k_ = k4[DF_LANES * i + part], q_ = q4[DF_LANES * i + part];
                     sk[0] = fmaf(state[i][0], k_.x, sk[0]);
                     sk[1] = fmaf(state[i][1], k_.y, sk[1]);
                     sk[2] = fmaf(state[i][2], k_.z, sk[2]);
@@ -89,14 +90,15 @@ extern "C" __global__ void __launch_bounds__(64) delta_steps(const float *units,
                     sq[3] = fmaf(state[i][3], q_.w, sq[3]);
                 }
                 float key = (sk[0] + sk[1]) + (sk[2] + sk[3]), query = (sq[0] + sq[1]) + (sq[2] + sq[3]);
-                key += __shfl_xor_sync(0xffffffffu, key, 1);
-                query += __shfl_xor_sync(0xffffffffu, query, 1);
-                key += __shfl_xor_sync(0xffffffffu, key, 2);
-                query += __shfl_xor_sync(0xffffffffu, query, 2);
+#pragma unroll
+                for (uint mask = 1u; mask < DF_LANES; mask *= 2u) {
+                    key += __shfl_xor_sync(0xffffffffu, key, mask);
+                    query += __shfl_xor_sync(0xffffffffu, query, mask);
+                }
                 const float delta = beta * fmaf(-decay, key, values[t]);
 #pragma unroll
                 for (int i = 0; i < DF_PARTS; i++) {
-                    const float4 k_ = k4[4 * i + part];
+                    const float4 k_ = k4[DF_LANES * i + part];
                     state[i][0] = fmaf(k_.x, delta, decay * state[i][0]);
                     state[i][1] = fmaf(k_.y, delta, decay * state[i][1]);
                     state[i][2] = fmaf(k_.z, delta, decay * state[i][2]);
@@ -113,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(64) delta_steps(const float *units,
         for (int i = 0; i < DF_PARTS; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                memory[(ulong)next * a.memory_size + at + (ulong)(16u * i + 4u * part + j) * a.dv] = state[i][j];
+                memory[(ulong)next * a.memory_size + at + (ulong)(4u * DF_LANES * i + 4u * part + j) * a.dv] = state[i][j];
     }
 }
 #endif
