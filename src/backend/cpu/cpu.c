@@ -98,14 +98,13 @@ static void size_groups(lt_program *p)
     }
 }
 
-/* Whether batches may be cut into pieces: integer products are so fast that a sequence's way from cache to cache counts. Not
- * where the matrices of one layer come from memory for every tile. */
+/* Whether batches may be cut into pieces: integer products are so fast that a sequence's way from cache to cache counts. */
 static void size_pieces(lt_program *p)
 {
     size_t bytes = 0;
     for (size_t i = p->body.first; i < p->body.first + p->body.n; i++) {
         const lt_cpu_group *group = &p->groups[i];
-        if (group->rows != LT_ROWS_TOKENS || group->byte_sizes > STREAMED_BYTES) return;
+        if (group->rows != LT_ROWS_TOKENS) return;
         bytes += group->byte_sizes;
         for (size_t k = group->first_op; k < group->first_op + group->n_ops; k++) {
             const lt_op *op = &p->plan->ops[k];

@@ -144,14 +144,14 @@ static void run_pieces(run *r, int thread)
     }
 }
 
-/* Cuts a batch into pieces of FEW_ROWS or more, unless the last of so many would leave other threads waiting, or a sequence is
- * too long. */
+/* Cuts a batch into pieces of half of piece_rows or more, unless the last of so many would leave other threads waiting, or a
+ * sequence is too long. */
 static void cut_pieces(run *r)
 {
-    enum { FEW_ROWS = 32, PIECES_PER_THREAD = 4 };
+    enum { PIECES_PER_THREAD = 4 };
     lt_program *p = r->program;
     const size_t *starts = r->batch->seq_starts, share = r->batch->n_tokens / ((size_t)p->n_threads * PIECES_PER_THREAD);
-    if (r->batch->states || p->piece_limit == 0 || share < FEW_ROWS) return;
+    if (r->batch->states || p->piece_limit == 0 || share < p->piece_rows / 2) return;
     size_t most = share < p->piece_rows ? share : p->piece_rows;
     for (size_t s = 0; s < r->batch->n_seqs; s++) {
         if (starts[s + 1] - starts[s] > most) most = starts[s + 1] - starts[s];
