@@ -154,14 +154,18 @@ def make(name, model, threads, onnx):
 
 
 def with_all_positions(model, folder):
-    """The checkpoint by links, its texts' limit raised to the stored positions: shapes up to 512 tokens are timed as ids."""
+    """The checkpoint by links, its texts' limit raised to the stored positions: shapes up to 512 tokens are timed as ids. And its pooling
+    is the mean, which is what the rivals' hidden states are pooled to."""
     with open(os.path.join(model, "config.json")) as file:
         positions = json.load(file)["max_position_embeddings"]
     for name in os.listdir(model):
-        if name != "sentence_bert_config.json":
+        if name not in ("sentence_bert_config.json", "1_Pooling"):
             os.symlink(os.path.abspath(os.path.join(model, name)), os.path.join(folder, name))
     with open(os.path.join(folder, "sentence_bert_config.json"), "w") as file:
         json.dump({"max_seq_length": positions, "do_lower_case": False}, file)
+    os.mkdir(os.path.join(folder, "1_Pooling"))
+    with open(os.path.join(folder, "1_Pooling", "config.json"), "w") as file:
+        json.dump({"pooling_mode_mean_tokens": True}, file)
     return folder
 
 
