@@ -73,11 +73,13 @@ bench-plot: all model ## where the time goes: table and roofline of every operat
 	@build/lattice bench -m $(MODEL) --profile --json > bench/results/profile.json
 	@$(PYTHON) bench/roofline.py bench/results/profile.json --out bench/results
 
-bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench; BGE=base or large: in those dimensions; INT8=1: in int8)
+bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench; BGE=base or large: in those dimensions; BF16=1, INT8=1: in those)
 	@scripts/bench-venv
 ifdef BGE
 	@test -d build/bge-$(BGE) || $(PYTHON) tools/make_checkpoint.py bge-$(BGE) build/bge-$(BGE) --tokenizer "$$(scripts/fetch-model --print-path)"
 	@.venv-bench/bin/python bench/peers.py build/bge-$(BGE) --name peers-bge-$(BGE) --out bench/results
+else ifdef BF16
+	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --engines lattice-bf16,ov-bf16 --name peers-bf16 --out bench/results
 else ifdef INT8
 	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --engines lattice-int8,ort-int8,ort,ov,ov-bf16 --name peers-int8 --out bench/results
 else
@@ -85,11 +87,15 @@ else
 endif
 	@$(REPORT)
 
-bench-texts: all model ## text to vectors against sentence-transformers and fastembed (makes .venv-bench, -onnx and -openvino)
+bench-texts: all model ## text to vectors against sentence-transformers and fastembed (makes .venv-bench, -onnx and -openvino; INT8=1: in int8)
 	@scripts/bench-venv
 	@scripts/bench-venv onnx
 	@scripts/bench-venv openvino
+ifdef INT8
+	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --compute int8 --backends onnx-int8,openvino-auto $(PYTHONS) --name texts-int8 --out bench/results
+else
 	@.venv-bench/bin/python bench/texts.py "$$(scripts/fetch-model --print-path)" --backends torch,onnx,openvino,fastembed $(PYTHONS) --out bench/results
+endif
 	@$(REPORT)
 
 bench-serving: all model ## the server under load, against sentence-transformers behind FastAPI (makes .venv-bench)

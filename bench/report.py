@@ -12,10 +12,12 @@ import sys
 
 SECTIONS = [
     ("peers", "Encoders, shape by shape: all-MiniLM-L6-v2", "make bench-peers"),
+    ("peers-bf16", "Encoders, shape by shape: bfloat16", "make bench-peers BF16=1"),
     ("peers-int8", "Encoders, shape by shape: int8 against every arithmetic", "make bench-peers INT8=1"),
     ("peers-bge-base", "Encoders, shape by shape: bge-base's dimensions", "make bench-peers BGE=base"),
     ("peers-bge-large", "Encoders, shape by shape: bge-large's dimensions", "make bench-peers BGE=large"),
     ("texts", "Text to vectors", "make bench-texts"),
+    ("texts-int8", "Text to vectors in int8", "make bench-texts INT8=1"),
     ("rerank", "A query against a hundred documents", "make bench-rerank"),
     ("decoders", "Qwen3-Embedding-0.6B", "make bench-decoders"),
     ("tokenizer", "Text to tokens", "make bench-tokenizers"),

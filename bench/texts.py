@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
 """Text to vectors: lattice in turns with sentence-transformers and fastembed over real texts of mixed length, tokenising included.
 
-usage: texts.py MODEL [--threads N] [--texts FILE] [--rounds 9] [--limit N] [--backends torch,onnx,openvino,fastembed]
-       [--python BACKEND=PROGRAM …] [--onnx FOLDER] [--out DIR]
+usage: texts.py MODEL [--compute f32] [--threads N] [--texts FILE] [--rounds 9] [--limit N]
+       [--backends torch,onnx,openvino,fastembed] [--python BACKEND=PROGRAM …] [--onnx FOLDER] [--name texts] [--out DIR]
 
 FILE (bench/data/mixed-10k.jsonl.gz) holds a JSON string, or an object with "text", a line. Round i embeds every rounds-th text from
 the i-th on, so that all rounds see the same mixture and together the whole file, once by each engine. Vectors are compared.
 
 torch, onnx and openvino are the back ends of sentence-transformers; onnx and openvino ask for other versions of transformers than
 each other: --python names the interpreter of an environment for one (scripts/bench-venv onnx, scripts/bench-venv openvino).
-fastembed runs the ONNX file of the same weights that bench/peers.py makes, too. What cannot be started here is named and left out."""
+fastembed runs the ONNX file of the same weights that bench/peers.py makes, too. What cannot be started here is named and left out.
+
+All of these compute in float32. onnx-int8 is the back end with weights and activations in int8, as its documentation quantises them
+for this CPU, and openvino-auto the back end as it starts by itself: in bfloat16, where the CPU has it. With --compute int8 or bf16
+lattice computes in that, and vectors need only be near each other."""
 
 import argparse
 import gzip
 import json
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -35,10 +40,10 @@ def read_texts(path, limit):
 
 
 class Lattice:
-    def __init__(self, model, threads):
+    def __init__(self, model, threads, compute):
         from lattice import Model
 
-        self.model = Model(model, threads)
+        self.model = Model(model, threads, compute)
 
     def embed(self, texts):
         begin = time.perf_counter()
@@ -52,7 +57,24 @@ class SentenceTransformers:
         from sentence_transformers import SentenceTransformer
 
         torch.set_num_threads(threads)
-        self.model = SentenceTransformer(model, device="cpu", backend=backend, **in_float32(backend))
+        if backend == "onnx-int8":
+            self.model = SentenceTransformer(model, device="cpu", backend="onnx")
+            self.quantise(tempfile.mkdtemp())
+        else:
+            self.model = SentenceTransformer(model, device="cpu", backend=backend.removesuffix("-auto"), **in_float32(backend))
+
+    def quantise(self, folder):
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.backend import export_dynamic_quantized_onnx_model
+
+        kind = "arm64" if platform.machine() in ("aarch64", "arm64") else "avx2"
+        if os.path.exists("/proc/cpuinfo"):
+            with open("/proc/cpuinfo") as file:
+                kind = "avx512_vnni" if "avx512_vnni" in file.read() else kind
+        self.model.save_pretrained(folder)
+        export_dynamic_quantized_onnx_model(self.model, kind, folder)
+        names = [name for name in os.listdir(os.path.join(folder, "onnx")) if "qint8" in name or "quint8" in name]
+        self.model = SentenceTransformer(folder, device="cpu", backend="onnx", model_kwargs={"file_name": os.path.join("onnx", names[0])})
 
     def embed(self, texts):
         begin = time.perf_counter()
@@ -106,6 +128,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
+    parser.add_argument("--compute", default="f32", choices=("f32", "bf16", "int8"), help="of lattice")
     parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument("--texts", default=os.path.join(here, "data", "mixed-10k.jsonl.gz"))
     parser.add_argument("--rounds", type=int, default=9)
@@ -113,7 +136,8 @@ def main():
     parser.add_argument("--backends", default="torch")
     parser.add_argument("--python", action="append", default=[], metavar="BACKEND=PROGRAM", help="the interpreter that runs it")
     parser.add_argument("--onnx", help="folder of the ONNX files (default: build/onnx/MODEL)")
-    parser.add_argument("--out", help="folder for texts.json, texts.md, texts.svg")
+    parser.add_argument("--name", default="texts", help="of the files in DIR")
+    parser.add_argument("--out", help="folder for NAME.json, NAME.md, NAME.svg")
     a = parser.parse_args()
     import numpy as np
 
@@ -122,8 +146,8 @@ def main():
     texts = read_texts(a.texts, a.limit)
     name = os.path.basename(os.path.normpath(a.model))
     onnx, pythons = a.onnx or os.path.join(here, "..", "build", "onnx", name), dict(pair.split("=", 1) for pair in a.python)
-    engines = [Engine("lattice", Lattice, a.model, a.threads)]
-    engines += [Engine(name_of(b), make_rival, a.model, a.threads, b, onnx, python=pythons.get(b)) for b in a.backends.split(",")]
+    engines = [Engine("lattice", Lattice, a.model, a.threads, a.compute)]
+    engines += [Engine(name_of(b), make_rival, a.model, a.threads, b, onnx, python=pythons.get(b.split("-")[0])) for b in a.backends.split(",")]
     try:
         if engines[0].failure:
             sys.exit(f"texts: lattice: {engines[0].failure}")
@@ -150,7 +174,7 @@ def main():
         for engine in engines:
             engine.close()
     for rival, cosine in lowest.items():
-        if not cosine > 0.9999:
+        if not cosine > (0.9999 if a.compute == "f32" else 0.9):
             sys.exit(f"texts: {rival} computes something else than lattice: lowest cosine {cosine:.6f}")
 
     ratios = {rival: interval([t / o for o, t in zip(seconds["lattice"], seconds[rival])]) for rival in lowest}
@@ -159,7 +183,7 @@ def main():
         "seconds": {name: sum(s) for name, s in seconds.items()}, "ratios": ratios, "lowest_cosines": lowest,
     }
     lines = [
-        f"{report['cpu']}, {a.threads} threads, {len(texts)} texts ({tokens} tokens), {a.rounds} rounds in turns, {report['date']}.",
+        f"{report['cpu']}, {a.threads} threads, {len(texts)} texts ({tokens} tokens), {a.rounds} rounds in turns, {report['date']}, lattice in {a.compute}.",
         "", "| engine | texts/s | tokens/s | lattice is so many times as fast | lowest cosine |", "|---|---:|---:|---:|---:|",
     ]
     for name, s in seconds.items():
@@ -169,9 +193,9 @@ def main():
             row += f"{ratio:.2f} ({low:.2f}–{high:.2f}) | {lowest[name]:.7f} |"
         lines.append(row if name in ratios else row + "| |")
     print("\n".join(lines))
-    save(a.out, "texts", report, "\n".join(lines) + "\n")
+    save(a.out, a.name, report, "\n".join(lines) + "\n")
     if a.out:
-        bars(os.path.join(a.out, "texts.svg"), f"{len(texts)} texts, {a.threads} threads", [("", [(n, len(texts) / sum(s)) for n, s in seconds.items()])], "texts a second")
+        bars(os.path.join(a.out, a.name + ".svg"), f"{len(texts)} texts, {a.threads} threads", [("", [(n, len(texts) / sum(s)) for n, s in seconds.items()])], "texts a second")
 
 
 if __name__ == "__main__":

@@ -77,10 +77,9 @@ def peers_least():
     return min(row["ratio"] for rows in shapes for name, row in rows.items() if name in ("ort", "ov"))
 
 
-def int8_least():
+def least(name):
     """Against the fastest of the others, whatever its arithmetic."""
-    shapes = results("peers-int8.json")["shapes"].values()
-    return min(row["ratio"] for rows in shapes for row in rows.values() if "ratio" in row)
+    return min(row["ratio"] for rows in results(name)["shapes"].values() for row in rows.values() if "ratio" in row)
 
 
 def texts_ratio():
@@ -165,7 +164,8 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "open-ms": open_ms,
     "extra-mb": extra_mb,
     "peers-least": peers_least,
-    "int8-least": int8_least,
+    "bf16-least": functools.partial(least, "peers-bf16.json"),
+    "int8-least": functools.partial(least, "peers-int8.json"),
     "texts-ratio": texts_ratio,
     "rerank-ratio": rerank_ratio,
     "cache-hit": cache_hit,
