@@ -59,7 +59,8 @@ class SentenceTransformers:
         torch.set_num_threads(threads)
         if backend == "onnx-int8":
             self.model = SentenceTransformer(model, device="cpu", backend="onnx")
-            self.quantise(tempfile.mkdtemp())
+            with tempfile.TemporaryDirectory() as folder:
+                self.quantise(folder)
         else:
             self.model = SentenceTransformer(model, device="cpu", backend=backend.removesuffix("-auto"), **in_float32(backend))
 
