@@ -72,14 +72,10 @@ def results(name):
         raise Absent(f"no bench/results/{name}") from None
 
 
-def peers_least():
-    shapes = results("peers.json")["shapes"].values()
-    return min(row["ratio"] for rows in shapes for name, row in rows.items() if name in ("ort", "ov"))
-
-
-def least(name):
-    """Against the fastest of the others, whatever its arithmetic."""
-    return min(row["ratio"] for rows in results(name)["shapes"].values() for row in rows.values() if "ratio" in row)
+def least(name, *rivals):
+    """Against the fastest of the rivals, all of them unless named, whatever their arithmetic."""
+    shapes = results(name)["shapes"].values()
+    return min(row["ratio"] for rows in shapes for rival, row in rows.items() if "ratio" in row and (not rivals or rival in rivals))
 
 
 def texts_ratio():
@@ -163,7 +159,7 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "peak-share": peak_share,
     "open-ms": open_ms,
     "extra-mb": extra_mb,
-    "peers-least": peers_least,
+    "peers-least": functools.partial(least, "peers.json", "ort", "ov"),
     "bf16-least": functools.partial(least, "peers-bf16.json"),
     "int8-least": functools.partial(least, "peers-int8.json"),
     "texts-ratio": texts_ratio,
