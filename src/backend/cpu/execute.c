@@ -14,15 +14,23 @@
 
 #include "base/clock.h"
 
+/* The clock, where operations are timed. */
+static double start_of(const run *r)
+{
+    return r->profile ? lt_clock_seconds() : 0;
+}
+
+/* A thread's time of operation `index` since start_of. */
+static void add_time(const run *r, size_t index, int thread, double start)
+{
+    if (r->profile) r->program->seconds[(size_t)thread * r->plan->n_ops + index] += lt_clock_seconds() - start;
+}
+
 static void timed_row_op(const run *r, size_t index, const frame *f, part p)
 {
-    if (!r->profile) {
-        lt_cpu_row_op(r, &r->plan->ops[index], f, p);
-        return;
-    }
-    double start = lt_clock_seconds();
+    const double start = start_of(r);
     lt_cpu_row_op(r, &r->plan->ops[index], f, p);
-    r->program->seconds[(size_t)f->thread * r->plan->n_ops + index] += lt_clock_seconds() - start;
+    add_time(r, index, f->thread, start);
 }
 
 /* ------------------------------------------------------------------ groups of row operations */
@@ -110,9 +118,9 @@ static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_
 static void run_piece_group(const run *r, const lt_cpu_group *group, frame *f, size_t first, size_t last)
 {
     if (group->domain == LT_DOMAIN_SEQ) {
-        const double start = r->profile ? lt_clock_seconds() : 0;
+        const double start = start_of(r);
         lt_cpu_attend_piece(r, &r->plan->ops[group->first_op], f, first, last);
-        if (r->profile) r->program->seconds[(size_t)f->thread * r->plan->n_ops + group->first_op] += lt_clock_seconds() - start;
+        add_time(r, group->first_op, f->thread, start);
         return;
     }
     const size_t begin = f->piece_row0, end = begin + f->piece_rows, tile = balanced_tile(r, f->piece_rows, group->tile_rows, 1);
@@ -170,9 +178,9 @@ static void cut_pieces(run *r)
 static void run_seq_op(run *r, size_t index, atomic_size_t *counter, int thread, size_t n_threads)
 {
     const lt_op *op = &r->plan->ops[index];
-    double start = r->profile ? lt_clock_seconds() : 0;
+    const double start = start_of(r);
     lt_cpu_seq_op(r, op, counter, thread, n_threads);
-    if (r->profile) r->program->seconds[(size_t)thread * r->plan->n_ops + index] += lt_clock_seconds() - start;
+    add_time(r, index, thread, start);
 }
 
 static void region(void *arg, int thread, int threads)
