@@ -24,11 +24,6 @@ typedef struct lt_cache_key {
     size_t n;
 } lt_cache_key;
 
-static inline bool lt_hash128_eq(lt_hash128 a, lt_hash128 b)
-{
-    return a.low == b.low && a.high == b.high;
-}
-
 /* Hashes the ids. */
 static inline lt_cache_key lt_cache_key_of(lt_hash128 space, const uint32_t *ids, size_t n)
 {

@@ -55,8 +55,7 @@ static bool read_units(const uint8_t *data, size_t size, lt_cuda_code *code)
         lt_buf_clear(&code->units[u]);
         lt_buf_append(&code->units[u], data, (size_t)head.size);
         if (code->units[u].failed) return false;
-        const unit_head is = head_of(&code->units[u]);
-        if (is.sum.low != head.sum.low || is.sum.high != head.sum.high) return false;
+        if (!lt_hash128_eq(head_of(&code->units[u]).sum, head.sum)) return false;
         data += head.size;
         size -= (size_t)head.size;
     }
