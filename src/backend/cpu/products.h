@@ -89,6 +89,12 @@ LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
             for (size_t j = 0; j < LT_NR; j += 16) __builtin_prefetch(t->y + i * t->ldy + j, 1, 3);
         }
     }
+    if (t->residual) {
+        for (size_t i = 0; i < rows; i++) {
+            LT_UNROLL
+            for (size_t j = 0; j < LT_NR; j += 16) __builtin_prefetch(t->residual + i * t->ldr + j, 0, 3);
+        }
+    }
     for (; p + 4 <= k; p += 4) {
         for (size_t i = 0; i < t->lines; i++, prefetch += 64) __builtin_prefetch((const void *)prefetch, 0, 2);
         LT_UNROLL
