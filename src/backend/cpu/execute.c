@@ -35,24 +35,34 @@ static void timed_row_op(const run *r, size_t index, const frame *f, part p)
 
 /* ------------------------------------------------------------------ groups of row operations */
 
-/* Rows of a tile: as many tiles as threads or a multiple of it, all alike, none over `most`. */
-static size_t balanced_tile(const run *r, size_t rows, size_t most, size_t n_threads)
+/* `rows` rows in `n` tiles that are as alike as whole units allow. */
+typedef struct tiling {
+    size_t rows, n, unit;
+} tiling;
+
+/* As many tiles as threads or a multiple of it, none over `most` rows. A micro-tile that is padded should be whole, but of few
+ * tiles that would take too much of a thread's share away. */
+static tiling cut_tiles(const run *r, size_t rows, size_t most, size_t n_threads)
 {
-    size_t tiles = lt_round_up(lt_ceil_div(rows, most), n_threads);
-    size_t size = lt_ceil_div(rows, tiles), mr = r->kernels->mr;
-    /* Whole micro-tiles waste nothing, where that does not take a thread's share away. */
-    size_t whole = lt_round_up(size, mr);
-    return tiles > 2 * n_threads && whole <= most ? whole : size;
+    const size_t n = lt_round_up(lt_ceil_div(rows, most), n_threads);
+    return (tiling){ rows, n, r->kernels->pads && n > 2 * n_threads ? r->kernels->mr : 1 };
+}
+
+static size_t tile_begin(const tiling *t, size_t index)
+{
+    const size_t begin = lt_round_up(lt_ceil_div(t->rows * index, t->n), t->unit);
+    return begin < t->rows ? begin : t->rows;
 }
 
 static void run_tiles(run *r, const lt_cpu_group *group, atomic_size_t *counter, int thread, size_t n_threads)
 {
-    size_t rows = r->rows[group->rows], tile = balanced_tile(r, rows, group->tile_rows, n_threads), begin, end;
+    const tiling tiles = cut_tiles(r, r->rows[group->rows], group->tile_rows, n_threads);
     frame f = { .memory = thread_memory(r, thread), .rows = group->tile_rows, .thread = thread };
-    while (take(counter, tile, rows, &begin, &end)) {
-        f.row0 = begin;
+    size_t tile, next;
+    while (take(counter, 1, tiles.n, &tile, &next)) {
+        f.row0 = tile_begin(&tiles, tile);
         for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++) {
-            timed_row_op(r, i, &f, (part){ begin, end, 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
+            timed_row_op(r, i, &f, (part){ f.row0, tile_begin(&tiles, next), 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
         }
     }
 }
@@ -123,12 +133,13 @@ static void run_piece_group(const run *r, const lt_cpu_group *group, frame *f, s
         add_time(r, group->first_op, f->thread, start);
         return;
     }
-    const size_t begin = f->piece_row0, end = begin + f->piece_rows, tile = balanced_tile(r, f->piece_rows, group->tile_rows, 1);
+    const tiling tiles = cut_tiles(r, f->piece_rows, group->tile_rows, 1);
     f->rows = group->tile_rows;
-    for (f->row0 = begin; f->row0 < end; f->row0 += tile) {
-        const size_t next = end - f->row0 < tile ? end : f->row0 + tile;
+    for (size_t tile = 0; tile < tiles.n; tile++) {
+        const size_t end = f->piece_row0 + tile_begin(&tiles, tile + 1);
+        f->row0 = f->piece_row0 + tile_begin(&tiles, tile);
         for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++)
-            timed_row_op(r, i, f, (part){ f->row0, next, 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
+            timed_row_op(r, i, f, (part){ f->row0, end, 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
     }
 }
 

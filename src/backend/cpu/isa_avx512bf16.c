@@ -23,6 +23,7 @@ const lt_kernels lt_kernels_avx512bf16 = LT_KERNELS;
 static const lt_kernels amx_kernels = { LT_BF16_COMMON("avx512amx"),
                                         .preferred = true,
                                         .mr = LT_AMX_ROWS,
+                                        .pads = true,
                                         .tile_rows = 2 * LT_TILE_ROWS,
                                         .linear = lt_amx_linear,
                                         .linear_few = lt_amx_linear_few,

@@ -186,7 +186,8 @@ struct lt_kernels {
     const lt_kernels *bf16;  /* of the F32 table: the same set's kernels for bfloat16, or NULL */
     bool preferred;          /* of a bfloat16 table: measured to be faster than float32 where weights are bfloat16 */
     size_t nr;               /* columns of a panel */
-    size_t mr;               /* rows of a micro-tile: row tiles are best a multiple of it */
+    size_t mr;               /* rows of a micro-tile */
+    bool pads;               /* a micro-tile of fewer rows takes as long as a whole one */
     size_t tile_rows;        /* rows that a thread takes through a group of row operations, measured best; multiple of mr */
     size_t query_tile;       /* queries of an attention work item at most */
     size_t (*attention_scratch)(size_t head_dim); /* floats */
