@@ -73,18 +73,20 @@ bench-plot: all model ## where the time goes: table and roofline of every operat
 	@build/lattice bench -m $(MODEL) --profile --json > bench/results/profile.json
 	@$(PYTHON) bench/roofline.py bench/results/profile.json --out bench/results
 
-bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench; BGE=base or large: in those dimensions; BF16=1, INT8=1: in those)
+# What bench-peers times: BGE=base or large instead of all-MiniLM-L6-v2 (without the rivals that are never first), BF16=1 or INT8=1 instead of float32.
+PEERS := $(if $(BF16),bf16,$(if $(INT8),int8,f32))
+PEERS_f32 = lattice,ort,ov$(if $(BGE),,$(comma)torch)
+PEERS_bf16 = lattice-bf16,ov-bf16
+PEERS_int8 = lattice-int8,ort-int8,ov-bf16$(if $(BGE),,$(comma)ort$(comma)ov)
+comma := ,
+PEERS_NAME = peers$(if $(BGE),-bge-$(BGE))$(if $(filter f32,$(PEERS)),,-$(PEERS))
+
+bench-peers: all model ## lattice in turns with ONNX Runtime, OpenVINO and PyTorch (makes .venv-bench; BGE=base or large: in those dimensions; BF16=1 or INT8=1: in those arithmetics)
 	@scripts/bench-venv
 ifdef BGE
 	@test -d build/bge-$(BGE) || $(PYTHON) tools/make_checkpoint.py bge-$(BGE) build/bge-$(BGE) --tokenizer "$$(scripts/fetch-model --print-path)"
-	@.venv-bench/bin/python bench/peers.py build/bge-$(BGE) --name peers-bge-$(BGE) --out bench/results
-else ifdef BF16
-	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --engines lattice-bf16,ov-bf16 --name peers-bf16 --out bench/results
-else ifdef INT8
-	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --engines lattice-int8,ort-int8,ort,ov,ov-bf16 --name peers-int8 --out bench/results
-else
-	@.venv-bench/bin/python bench/peers.py "$$(scripts/fetch-model --print-path)" --out bench/results
 endif
+	@.venv-bench/bin/python bench/peers.py $(if $(BGE),build/bge-$(BGE),"$$(scripts/fetch-model --print-path)") --engines $(PEERS_$(PEERS)) --name $(PEERS_NAME) --out bench/results
 	@$(REPORT)
 
 bench-texts: all model ## text to vectors against sentence-transformers and fastembed (makes .venv-bench, -onnx and -openvino; INT8=1: in int8)

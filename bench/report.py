@@ -12,10 +12,14 @@ import sys
 
 SECTIONS = [
     ("peers", "Encoders, shape by shape: all-MiniLM-L6-v2", "make bench-peers"),
-    ("peers-bf16", "Encoders, shape by shape: bfloat16", "make bench-peers BF16=1"),
-    ("peers-int8", "Encoders, shape by shape: int8 against every arithmetic", "make bench-peers INT8=1"),
+    ("peers-bf16", "all-MiniLM-L6-v2 in bfloat16", "make bench-peers BF16=1"),
+    ("peers-int8", "all-MiniLM-L6-v2 in int8, against every arithmetic", "make bench-peers INT8=1"),
     ("peers-bge-base", "Encoders, shape by shape: bge-base's dimensions", "make bench-peers BGE=base"),
+    ("peers-bge-base-bf16", "bge-base's dimensions in bfloat16", "make bench-peers BGE=base BF16=1"),
+    ("peers-bge-base-int8", "bge-base's dimensions in int8, against every arithmetic", "make bench-peers BGE=base INT8=1"),
     ("peers-bge-large", "Encoders, shape by shape: bge-large's dimensions", "make bench-peers BGE=large"),
+    ("peers-bge-large-bf16", "bge-large's dimensions in bfloat16", "make bench-peers BGE=large BF16=1"),
+    ("peers-bge-large-int8", "bge-large's dimensions in int8, against every arithmetic", "make bench-peers BGE=large INT8=1"),
     ("texts", "Text to vectors", "make bench-texts"),
     ("texts-int8", "Text to vectors in int8", "make bench-texts INT8=1"),
     ("rerank", "A query against a hundred documents", "make bench-rerank"),
