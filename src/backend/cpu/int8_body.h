@@ -28,9 +28,10 @@ typedef struct int8_args {
     const lt_int8_linear *a;
     const unsigned char *x;
     size_t panel;
-    float *c;           /* [rows][LT_NR]: where the products go */
-    const float *y;     /* the finished rows, which are fetched meanwhile for writing */
-    uintptr_t prefetch; /* `lines` cache lines every eight columns, from here on, are wanted next; any address is harmless */
+    float *c;              /* [rows][LT_NR]: where the products go */
+    const float *y;        /* the finished rows, which are fetched meanwhile for writing, */
+    const float *residual; /* and what is added to them, or NULL */
+    uintptr_t prefetch;    /* `lines` cache lines every eight columns, from here on, are wanted next; any address is harmless */
     size_t lines;
 } int8_args;
 
@@ -100,6 +101,12 @@ LT_VECTOR void int8_tile(size_t rows, size_t panels, const int8_args *t)
     for (size_t i = 0; i < rows; i++) {
         LT_UNROLL
         for (size_t j = 0; j < panels * LT_INT8_PANEL; j += 16) __builtin_prefetch(t->y + i * a->out.ldy + j, 1, 3);
+    }
+    if (t->residual) {
+        for (size_t i = 0; i < rows; i++) {
+            LT_UNROLL
+            for (size_t j = 0; j < panels * LT_INT8_PANEL; j += 16) __builtin_prefetch(t->residual + i * a->out.ldr + j, 0, 3);
+        }
     }
     q_acc acc[INT8_ROWS][Q8_PANELS * Q8_VECTORS];
     float numbers[INT8_ROWS][2];
@@ -173,6 +180,7 @@ static void int8_linear(const lt_int8_linear *a)
                                   .panel = panel,
                                   .c = c,
                                   .y = a->out.y + row * a->out.ldy + col,
+                                  .residual = a->out.residual ? a->out.residual + row * a->out.ldr + col : NULL,
                                   .prefetch = next + share * 64,
                                   .lines = share < next_lines ? lines : 0 };
             // NOLINTNEXTLINE(bugprone-branch-clone)
