@@ -22,12 +22,11 @@ typedef struct lt_cpu_backend {
 /* So are groups whose matrices of bytes come from memory every time, being larger than the near caches. */
 #define STREAMED_BYTES ((size_t)8 << 20)
 
-/* Pieces of whole sequences have up to so many rows, and about as many, or half, where the last cache keeps all matrices, which
- * every piece reads. Products of floats are slower, so that the way of the workspace counts for less: they come in pieces only
- * where all matrices take few bytes, as packed. */
+/* Pieces of whole sequences have up to so many rows, and about as many, or half, where the last cache keeps most of the matrices,
+ * which every piece reads. Others come from memory, each thread at its own time: so many threads may do that. */
 #define PIECE_ROWS 128
-#define CACHED_BYTES ((size_t)24 << 20)
-#define PIECE_PACKED_BYTES ((size_t)64 << 20)
+#define CACHED_BYTES ((size_t)64 << 20)
+#define PIECE_THREADS 16
 
 /* Those with fast products of bfloat16 on this architecture, for messages. */
 #if defined(__aarch64__)
@@ -100,24 +99,19 @@ static void size_groups(lt_program *p)
     }
 }
 
-/* Whether batches may be cut into pieces: where products are fast, a sequence's way from cache to cache counts. */
+/* Whether batches may be cut into pieces, and which. */
 static void size_pieces(lt_program *p)
 {
-    size_t bytes = 0;
-    bool floats = false;
+    size_t bytes = p->weights.packed_bytes;
     for (size_t i = p->body.first; i < p->body.first + p->body.n; i++) {
         const lt_cpu_group *group = &p->groups[i];
         if (group->rows != LT_ROWS_TOKENS || group->touched) return;
+        if (group->domain == LT_DOMAIN_SEQ && p->plan->ops[group->first_op].code != LT_OP_ATTENTION) return;
         bytes += group->byte_sizes;
-        for (size_t k = group->first_op; k < group->first_op + group->n_ops; k++) {
-            const lt_op *op = &p->plan->ops[k];
-            if (group->domain == LT_DOMAIN_SEQ && op->code != LT_OP_ATTENTION) return;
-            if (op->code == LT_OP_LINEAR && !p->weights.list[op->weight[0]].is_bytes) floats = true;
-        }
     }
-    if (floats ? p->weights.packed_bytes > PIECE_PACKED_BYTES : bytes == 0) return;
+    if (bytes > CACHED_BYTES && p->n_threads > PIECE_THREADS) return;
     p->piece_limit = PIECE_ROWS;
-    p->piece_rows = floats || bytes <= CACHED_BYTES ? PIECE_ROWS / 2 : PIECE_ROWS;
+    p->piece_rows = bytes <= CACHED_BYTES ? PIECE_ROWS / 2 : PIECE_ROWS;
 }
 
 /* ------------------------------------------------------------------ places */

@@ -6,8 +6,8 @@
  * neither, so the choice never changes a bit. Attention is cut into (sequence, head, tile of queries), pooling into (sequence,
  * columns); threads take these from a counter.
  *
- * Where products are so fast that the workspace's way from cache to cache counts, a thread takes a piece, a few short sequences,
- * through the whole body instead: what attention reads and writes stays near, too, and there is no barrier. */
+ * Of many short sequences without states a thread takes a piece, a few of them, through the whole body instead: what attention
+ * reads and writes stays near, too, and there is no barrier. */
 #include "backend/cpu/run.h"
 
 #include <math.h>
