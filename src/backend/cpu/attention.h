@@ -45,12 +45,21 @@ LT_VECTOR float row_max(const float *s, size_t n)
     return v_max_across(v_max(m[0], m[1]));
 }
 
-/* A tile's scores s [rows][LT_KEYS] of one block of keys become weights 2^(factor (s - max)), in place; row i sees the first
- * visible[i] keys, and the weights from there to n are zero. `max` [rows] is the largest score of the blocks so far, `total`
- * [rows][LT_VL] the sums of the weights: lane by lane down the keys, so that their order depends on the keys' positions alone.
- * Where the largest grows, total and the sums of values so far, o [rows][width], are scaled down; else they stay untouched. */
-static void softmax_tile(float *s, size_t rows, const size_t *visible, size_t n, float factor, float *max, float *total, float *o,
-                         size_t width)
+/* The weights of LT_VL scores, of which the first n count. */
+LT_VECTOR vf weights_of(const float *scores, size_t n, vf factor, vf shift)
+{
+    if (n >= LT_VL) return v_exp2_weight(v_fma(v_load(scores), factor, shift));
+    if (n == 0) return v_zero();
+    return v_keep_n(v_exp2_weight(v_fma(v_load_n(scores, n), factor, shift)), n, v_zero());
+}
+
+/* A tile's scores s [rows][LT_KEYS] of one block of keys become weights 2^(factor (s - max)), in place, or with pairs in the
+ * first half of each row; row i sees the first visible[i] keys, and the weights from there to n are zero. `max` [rows] is the
+ * largest score of the blocks so far, `total` [rows][LT_VL] the sums of the weights: lane by lane down the keys, so that their
+ * order depends on the keys' positions alone. Where the largest grows, total and the sums of values so far, o [rows][width], are
+ * scaled down; else they stay untouched. */
+LT_VECTOR void softmax(float *s, size_t rows, const size_t *visible, size_t n, float factor, float *max, float *total, float *o,
+                       size_t width, bool pairs)
 {
     float scale[LT_MR];
     for (size_t i = 0; i < rows; i++) {
@@ -70,22 +79,29 @@ static void softmax_tile(float *s, size_t rows, const size_t *visible, size_t n,
             sum = v_mul(sum, down);
             for (size_t j = 0; j < width; j += LT_VL) v_store(o + i * width + j, v_mul(v_load(o + i * width + j), down));
         }
-        size_t j = 0;
-        for (; j + LT_VL <= visible[i]; j += LT_VL) {
-            vf e = v_exp2_weight(v_fma(v_load(row + j), f, shift));
-            v_store(row + j, e);
+        for (size_t j = 0; j < n; j += pairs ? 2 * LT_VL : LT_VL) { /* LT_KEYS is a multiple of both */
+            const size_t left = visible[i] > j ? visible[i] - j : 0;
+            const vf e = weights_of(row + j, left, f, shift);
             sum = v_add(sum, e);
+            if (pairs) {
+                const vf more = weights_of(row + j + LT_VL, left > LT_VL ? left - LT_VL : 0, f, shift);
+                sum = v_add(sum, more);
+                v_store(row + j / 2, v_pairs(e, more));
+            } else {
+                v_store(row + j, e);
+            }
         }
-        if (j < visible[i]) {
-            const size_t rest = visible[i] - j;
-            vf e = v_keep_n(v_exp2_weight(v_fma(v_load_n(row + j, rest), f, shift)), rest, v_zero());
-            v_store(row + j, e); /* LT_KEYS is a multiple of LT_VL */
-            sum = v_add(sum, e);
-            j += LT_VL;
-        }
-        for (; j < n; j += LT_VL) v_store(row + j, v_zero());
         v_store(total + i * LT_VL, sum);
     }
+}
+
+static void softmax_tile(float *s, size_t rows, const size_t *visible, size_t n, float factor, float *max, float *total, float *o,
+                         size_t width, bool pairs)
+{
+    if (pairs)
+        softmax(s, rows, visible, n, factor, max, total, o, width, true);
+    else
+        softmax(s, rows, visible, n, factor, max, total, o, width, false);
 }
 
 /* out = o / Σ total */
@@ -266,10 +282,7 @@ LT_VECTOR void attend(const lt_attention *a, tile_fn *const *by_rows, bool pairs
                 by_rows[rows](&t);
             }
             const size_t used = round_up(seen, group); /* a pair's second key may be one that nobody sees: weight 0 */
-            softmax_tile(s, rows, visible, used, factor, max + row, total + row * LT_VL, sums + row * width, width);
-            if (pairs) {
-                for (size_t i = 0; i < rows; i++) round_row(s + i * LT_KEYS, used, s + i * LT_KEYS);
-            }
+            softmax_tile(s, rows, visible, used, factor, max + row, total + row * LT_VL, sums + row * width, width, pairs);
             for (size_t c = 0; c < width; c += LT_NR) {
                 const tile_args t = { .k = used / group,
                                       .x = s,
@@ -390,10 +403,7 @@ LT_VECTOR void one_heads(const one_block *o, size_t heads, lt_dtype dtype, bool 
 {
     const size_t d = o->a->head_dim, used = round_up(o->n, pairs ? 2 : 1), visible[ONE_HEADS] = { o->n, o->n, o->n, o->n };
     one_scores(o, heads, dtype, pairs);
-    softmax_tile(o->s, heads, visible, used, o->factor, o->max, o->total, o->sums, o->width);
-    if (pairs) {
-        for (size_t i = 0; i < heads; i++) round_row(o->s + i * LT_KEYS, used, o->s + i * LT_KEYS);
-    }
+    softmax_tile(o->s, heads, visible, used, o->factor, o->max, o->total, o->sums, o->width, pairs);
     size_t c = 0;
     for (; c + ONE_KEYS <= d; c += ONE_KEYS) one_columns(o, heads, c, ONE_VECTORS, LT_VL, dtype, pairs);
     for (; c + LT_VL <= d; c += LT_VL) one_columns(o, heads, c, 1, LT_VL, dtype, pairs);

@@ -104,9 +104,8 @@ static void attention_amx(const lt_attention *a)
                 lt_amx_tile(two, rounded, steps, keys + j * steps, steps, s + j, LT_KEYS, false);
             for (size_t i = 0; i < rows; i += LT_MR) {
                 softmax_tile(s + i * LT_KEYS, min_size(LT_MR, rows - i), visible + i, whole, factor, max + row + i,
-                             total + (row + i) * LT_VL, sums + (row + i) * width, width);
+                             total + (row + i) * LT_VL, sums + (row + i) * width, width, true);
             }
-            for (size_t i = 0; i < rows; i++) round_row(s + i * LT_KEYS, whole, s + i * LT_KEYS);
             for (size_t c = 0; c < width; c += LT_NR) {
                 lt_amx_tile(two, s, LT_KEYS, values + c * (LT_KEYS / 2), whole / 2, sums + row * width + c, width, begin > 0);
             }
