@@ -444,6 +444,9 @@ static void check_linear(const lt_kernels *set)
                           .gap = 1 };
         check_linear_case(set, &c);
     }
+    /* So long that AMX finishes a block's rows between the steps of the next one, a few at a time. */
+    const linear_case several = { .m = 75, .k = 402, .n = 67, .activation = LT_ACT_GELU, .bias = true, .residual = true };
+    check_linear_case(set, &several);
 }
 
 static void linear_multiplies_adds_bias_activates_gates_and_adds_residual(void **state)

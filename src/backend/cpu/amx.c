@@ -6,7 +6,8 @@
  *
  *   c[32, 32] = x[32, k] · W[32, k]ᵀ
  *
- * Sums go to memory when k is through, and what follows them is done by vectors. Rows beyond a multiple of 16 are a tile that
+ * Sums go to memory when k is through, and what follows them is done by vectors: an activation in bfloat16 while the next block
+ * is multiplied, a few rows after each step. Rows beyond a multiple of 16 are a tile that
  * overlaps the one before it, so that every tile of a call has the same number of rows, one configuration: a row's sum never
  * depends on its neighbours. Words beyond a multiple of 16 are copied and filled up by zeros, which add nothing.
  *
@@ -59,14 +60,49 @@ LT_VECTOR void settle(void)
     __asm__ volatile("" ::: "memory");
 }
 
-/* sums += x · w, three tiles; `bytes`: signed x, unsigned w. */
+/* How a block is multiplied; a constant wherever it is a parameter. */
+enum {
+    TWO_ROWS = 1, /* tiles of rows, and of columns */
+    TWO_COLUMNS = 2,
+    BYTES = 4,   /* else pairs */
+    PASSING = 8, /* x comes from L2, a panel of W is in L1 */
+};
+
+/* sums += x · w, three tiles; of bytes signed x, unsigned w. */
 #define DOT(sums, x, w)                                                                                                          \
     do {                                                                                                                         \
-        if (bytes)                                                                                                               \
+        if (how & BYTES)                                                                                                         \
             _tile_dpbsud(sums, x, w);                                                                                            \
         else                                                                                                                     \
             _tile_dpbf16ps(sums, x, w);                                                                                          \
     } while (0)
+
+/* A tile of x; one that passes does not push the panel out of L1, which is a tenth of a short product. */
+#define LOAD_X(tile, x, ldx)                                                                                                     \
+    do {                                                                                                                         \
+        if (how & PASSING)                                                                                                       \
+            _tile_stream_loadd(tile, x, ldx);                                                                                    \
+        else                                                                                                                     \
+            _tile_loadd(tile, x, ldx);                                                                                           \
+    } while (0)
+
+/* Rows [row, row + rows) of a block whose sums lie in c[rows][LT_NR] and are still to become outputs. */
+typedef struct unfinished {
+    const lt_linear *product;
+    const float *c;
+    size_t row, rows, column, cols;
+} unfinished;
+
+/* The first n of them, or all. */
+static void finish_some(unfinished *u, size_t n)
+{
+    n = min_size(n, u->rows);
+    if (!n) return;
+    finish_tile(u->product, u->c, u->row, n, u->column, u->cols);
+    u->c += n * LT_NR;
+    u->row += n;
+    u->rows -= n;
+}
 
 typedef struct block {
     const unsigned char *x[2]; /* first row of either tile of rows, ldx bytes apart */
@@ -77,59 +113,62 @@ typedef struct block {
     size_t ldc;         /* in floats */
     uintptr_t prefetch; /* `lines` cache lines every 16 words, from here on, are wanted next; any address is harmless */
     size_t lines;
+    unfinished *before; /* of the block before: `share` rows are finished every 16 words, vectors beside the tiles. Or NULL */
+    size_t share;
 } block;
 
 LT_VECTOR void multiply_tiles(const unsigned char *const x[2], size_t ldx, const unsigned char *const w[2], size_t ldw,
-                              bool two_rows, bool two_columns, bool bytes)
+                              unsigned how)
 {
     _tile_loadd(6, w[0], ldw);
-    _tile_loadd(4, x[0], ldx);
+    LOAD_X(4, x[0], ldx);
     DOT(0, 4, 6);
-    if (two_columns) {
+    if (how & TWO_COLUMNS) {
         _tile_loadd(7, w[1], ldw);
         DOT(1, 4, 7);
     }
-    if (two_rows) {
-        _tile_loadd(5, x[1], ldx);
+    if (how & TWO_ROWS) {
+        LOAD_X(5, x[1], ldx);
         DOT(2, 5, 6);
-        if (two_columns) DOT(3, 5, 7);
+        if (how & TWO_COLUMNS) DOT(3, 5, 7);
     }
 }
 
 /* The last words, fewer than 16, from copies. */
-LT_VECTOR void multiply_rest(const block *b, size_t done, bool two_rows, bool two_columns, bool bytes)
+LT_VECTOR void multiply_rest(const block *b, size_t done, unsigned how)
 {
     _Alignas(64) float x[2][TILE][TILE], w[2][TILE][TILE];
     const size_t n = b->words - done;
     for (size_t t = 0; t < 2; t++) {
-        if (t > 0 && !two_rows) break;
+        if (t > 0 && !(how & TWO_ROWS)) break;
         for (size_t i = 0; i < b->tile_rows; i++) v_store(x[t][i], v_load_n(b->x[t] + i * b->ldx + done * WORD, n));
     }
     for (size_t t = 0; t < 2; t++) {
-        if (t > 0 && !two_columns) break;
+        if (t > 0 && !(how & TWO_COLUMNS)) break;
         for (size_t i = 0; i < TILE; i++) v_store(w[t][i], i < n ? v_load(b->w[t] + (done + i) * b->ldw) : v_zero());
     }
     settle();
     const unsigned char *const xs[2] = { (const unsigned char *)x[0], (const unsigned char *)x[1] };
     const unsigned char *const ws[2] = { (const unsigned char *)w[0], (const unsigned char *)w[1] };
-    multiply_tiles(xs, TILE * WORD, ws, TILE * WORD, two_rows, two_columns, bytes);
+    multiply_tiles(xs, TILE * WORD, ws, TILE * WORD, how);
 }
 
 /* The sums in tiles 0 to 3 += x · w. */
-LT_VECTOR void multiply_words(const block *b, bool two_rows, bool two_columns, bool bytes)
+LT_VECTOR void multiply_words(const block *b, unsigned how)
 {
     const unsigned char *x[2] = { b->x[0], b->x[1] }, *w[2] = { b->w[0], b->w[1] };
     uintptr_t prefetch = b->prefetch;
     size_t done = 0;
     for (; done + TILE <= b->words; done += TILE) {
         for (size_t i = 0; i < b->lines; i++, prefetch += 64) __builtin_prefetch((const void *)prefetch, 0, 2);
-        multiply_tiles(x, b->ldx, w, b->ldw, two_rows, two_columns, bytes);
+        multiply_tiles(x, b->ldx, w, b->ldw, how);
+        if (b->before && b->before->rows) finish_some(b->before, b->share);
         for (size_t t = 0; t < 2; t++) {
             x[t] += TILE * WORD;
             w[t] += TILE * b->ldw;
         }
     }
-    if (done < b->words) multiply_rest(b, done, two_rows, two_columns, bytes);
+    if (done < b->words) multiply_rest(b, done, how);
 }
 
 LT_VECTOR void zero_sums(void)
@@ -140,31 +179,31 @@ LT_VECTOR void zero_sums(void)
     _tile_zero(3);
 }
 
-LT_VECTOR void load_sums(const block *b, bool two_rows)
+LT_VECTOR void load_sums(const block *b, unsigned how)
 {
     const size_t ldc = b->ldc * sizeof(float);
     _tile_loadd(0, b->c[0], ldc);
     _tile_loadd(1, b->c[0] + TILE, ldc);
-    if (!two_rows) return;
+    if (!(how & TWO_ROWS)) return;
     _tile_loadd(2, b->c[1], ldc);
     _tile_loadd(3, b->c[1] + TILE, ldc);
 }
 
-LT_VECTOR void store_sums(const block *b, bool two_rows, bool two_columns)
+LT_VECTOR void store_sums(const block *b, unsigned how)
 {
     const size_t ldc = b->ldc * sizeof(float);
     _tile_stored(0, b->c[0], ldc);
-    if (two_columns) _tile_stored(1, b->c[0] + TILE, ldc);
-    if (!two_rows) return;
+    if (how & TWO_COLUMNS) _tile_stored(1, b->c[0] + TILE, ldc);
+    if (!(how & TWO_ROWS)) return;
     _tile_stored(2, b->c[1], ldc);
-    if (two_columns) _tile_stored(3, b->c[1] + TILE, ldc);
+    if (how & TWO_COLUMNS) _tile_stored(3, b->c[1] + TILE, ldc);
 }
 
-LT_VECTOR void multiply_block(const block *b, bool two_rows, bool two_columns, bool bytes)
+LT_VECTOR void multiply_block(const block *b, unsigned how)
 {
     zero_sums();
-    multiply_words(b, two_rows, two_columns, bytes);
-    store_sums(b, two_rows, two_columns);
+    multiply_words(b, how);
+    store_sums(b, how);
 }
 
 /* Of a call's m rows, [row, row + rows) are those that a block finishes; it computes those from `first` on, in one tile or two.
@@ -190,6 +229,7 @@ LT_VECTOR void place_rows(block *b, const block_rows *r, const void *x, float *c
     b->c[0] = c;
     b->c[1] = c + second * LT_NR;
     b->ldc = LT_NR;
+    b->share = b->words < 2 * TILE ? LT_AMX_ROWS : (LT_AMX_ROWS + b->words / TILE - 1) / (b->words / TILE);
 }
 
 /* What the blocks of a panel fetch of the next one together: `size` bytes from `next` on. */
@@ -206,10 +246,12 @@ LT_VECTOR void place_prefetch(block *b, uintptr_t next, size_t size, size_t inde
 
 void lt_amx_linear(const lt_linear *a)
 {
-    _Alignas(64) float c[LT_AMX_ROWS * LT_NR];
+    _Alignas(64) float c[2][LT_AMX_ROWS * LT_NR];
     const size_t m = a->m, words = (a->k + 1) / 2, panel_size = words * LT_NR, n_blocks = (m + LT_AMX_ROWS - 1) / LT_AMX_ROWS;
     if (!m) return;
     const float *panel = a->panels;
+    unfinished before = { 0 };
+    size_t turn = 0;
     _tile_loadconfig(&configs[min_size(m, TILE) - 1]);
     for (size_t index = a->panel_begin; index < a->panel_end; index++, panel += panel_size) {
         const bool last = a->next && index + 1 == a->panel_end;
@@ -217,20 +259,31 @@ void lt_amx_linear(const lt_linear *a)
         const unsigned char *w = (const unsigned char *)panel;
         for (size_t i = 0; i < n_blocks; i++) {
             const block_rows r = rows_at(i * LT_AMX_ROWS, m);
+            float *sums = c[turn ^= 1];
             block b = { .ldx = a->ldx * sizeof(float),
                         .tile_rows = min_size(m, TILE),
                         .w = { w, w + TILE * WORD },
                         .ldw = LT_NR * WORD,
-                        .words = words };
-            place_rows(&b, &r, a->x, c);
+                        .words = words,
+                        .before = &before };
+            place_rows(&b, &r, a->x, sums);
             place_prefetch(&b, next, last ? a->next_size : panel_size * sizeof(float), i, n_blocks);
             if (r.two)
-                multiply_block(&b, true, true, false);
+                multiply_block(&b, TWO_ROWS | TWO_COLUMNS | PASSING);
             else
-                multiply_block(&b, false, true, false);
-            finish_tile(a, c + (r.row - r.first) * LT_NR, r.row, r.rows, index * LT_NR, min_size(LT_NR, a->n - index * LT_NR));
+                multiply_block(&b, TWO_COLUMNS | PASSING);
+            finish_some(&before, before.rows);
+            before = (unfinished){ .product = a,
+                                   .c = sums + (r.row - r.first) * LT_NR,
+                                   .row = r.row,
+                                   .rows = r.rows,
+                                   .column = index * LT_NR,
+                                   .cols = min_size(LT_NR, a->n - index * LT_NR) };
+            /* Without an activation there is too little to do: at once, then, while the sums are in L1. */
+            if (a->activation == LT_ACT_NONE) finish_some(&before, before.rows);
         }
     }
+    finish_some(&before, before.rows);
     _tile_release();
 }
 
@@ -261,9 +314,9 @@ static void few_rows(const lt_linear *a, size_t row, size_t rows)
             settle();
             b.words = (n + 1) / 2;
             b.x[0] = (const unsigned char *)(a->x + row * a->ldx + k / 2);
-            multiply_words(&b, false, true, false);
+            multiply_words(&b, TWO_COLUMNS);
         }
-        store_sums(&b, false, true);
+        store_sums(&b, TWO_COLUMNS);
         finish_tile(a, c, row, rows, index * LT_NR, LT_NR);
     }
     _tile_release();
@@ -374,15 +427,15 @@ void lt_amx_end(void)
     _tile_release();
 }
 
-LT_VECTOR void multiply_pairs(const block *b, bool two, bool add)
+LT_VECTOR void multiply_pairs(const block *b, bool add, unsigned how)
 {
     settle();
     if (add)
-        load_sums(b, two);
+        load_sums(b, how);
     else
         zero_sums();
-    multiply_words(b, two, true, false);
-    store_sums(b, two, true);
+    multiply_words(b, how);
+    store_sums(b, how);
 }
 
 void lt_amx_tile(bool two, const float *x, size_t ldx, const float *w, size_t words, float *c, size_t ldc, bool add)
@@ -396,9 +449,9 @@ void lt_amx_tile(bool two, const float *x, size_t ldx, const float *w, size_t wo
                       .c = { c, c + TILE * ldc },
                       .ldc = ldc };
     if (two)
-        multiply_pairs(&b, true, add);
+        multiply_pairs(&b, add, TWO_ROWS | TWO_COLUMNS);
     else
-        multiply_pairs(&b, false, add);
+        multiply_pairs(&b, add, TWO_COLUMNS);
 }
 
 /* ---- int8 by rows ---- */
@@ -433,9 +486,9 @@ LT_VECTOR void block_rows_int8(const lt_int8_linear *a, const block *b, const bl
                                size_t panels)
 {
     if (r->two)
-        multiply_block(b, true, panels == 2, true);
+        multiply_block(b, TWO_ROWS | (panels == 2 ? TWO_COLUMNS : 0) | BYTES);
     else
-        multiply_block(b, false, panels == 2, true);
+        multiply_block(b, (panels == 2 ? TWO_COLUMNS : 0) | BYTES);
     scale_sums(a, c + (r->row - r->first) * LT_NR, r->row, r->rows, panel, panels);
 }
 
@@ -476,7 +529,7 @@ void lt_amx_linear_rows(const lt_int8_linear *a)
 /* ---- measuring ---- */
 
 /* Four sums cover the latency. Operations done, two a product. */
-LT_VECTOR double peak(size_t iterations, bool bytes)
+LT_VECTOR double peak(size_t iterations, unsigned how)
 {
     _Alignas(64) float source[TILE * TILE];
     for (size_t i = 0; i < TILE * TILE; i += LT_VL) v_store(source + i, v_set1(0x1.007fp0f)); /* pairs of 1 */
@@ -494,17 +547,17 @@ LT_VECTOR double peak(size_t iterations, bool bytes)
         DOT(3, 5, 7);
     }
     _tile_release();
-    return 4.0 * TILE * TILE * TILE * (bytes ? 4 : 2) * 2 * (double)iterations;
+    return 4.0 * TILE * TILE * TILE * (how & BYTES ? 4 : 2) * 2 * (double)iterations;
 }
 
 double lt_amx_peak_bf16(size_t iterations)
 {
-    return peak(iterations, false);
+    return peak(iterations, 0);
 }
 
 double lt_amx_peak_int8(size_t iterations)
 {
-    return peak(iterations, true);
+    return peak(iterations, BYTES);
 }
 
 #else
