@@ -54,6 +54,7 @@ static lattice_status build(lt_gpu_device *device, lt_str source, void **out, la
     lt_cuda_code_init(&code, &d->runtime->mem);
     lattice_status status = lt_cuda_compile(d->runtime, &d->target, source, &code, err);
     for (int u = 0; u < LT_GPU_UNITS && status == LATTICE_OK; u++) {
+        if (code.units[u].len == 0) continue;
         cu_result result = d->cu.module_load(&l->modules[u], code.units[u].data);
         if (result != CU_OK) status = lt_cuda_fail(d, result, "loading the kernels", err);
     }
@@ -72,6 +73,7 @@ static lattice_status find(lt_gpu_device *device, void *from, const char *name, 
     const library *l = from;
     cu_result result = CU_OK;
     for (int u = 0; u < LT_GPU_UNITS; u++) {
+        if (!l->modules[u]) continue;
         result = d->cu.module_function(kernel, l->modules[u], name);
         if (result == CU_OK) return LATTICE_OK;
     }

@@ -51,7 +51,7 @@ static bool read_units(const uint8_t *data, size_t size, lt_cuda_code *code)
         memcpy(&head, data, sizeof head);
         data += sizeof head;
         size -= sizeof head;
-        if (head.size == 0 || head.size > size) return false;
+        if (head.size > size) return false;
         lt_buf_clear(&code->units[u]);
         lt_buf_append(&code->units[u], data, (size_t)head.size);
         if (code->units[u].failed) return false;

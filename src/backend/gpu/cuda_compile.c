@@ -1,6 +1,7 @@
 /* Compiling kernels by NVRTC, in units side by side on the runtime's threads: what K_UNIT in kernels/ divides. */
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "backend/gpu/cuda_api.h"
 #include "base/clock.h"
@@ -15,16 +16,34 @@ void lt_cuda_code_free(lt_cuda_code *code)
     for (int u = 0; u < LT_GPU_UNITS; u++) lt_buf_free(&code->units[u]);
 }
 
+enum { NVRTC_WITHOUT_CACHE = 13 /* the version that has the option */ };
+
+/* Units by the time that they take, longest first: NVRTC parses one at a time, and what is parsed last ends last. */
+static const unsigned char order[] = { 13, 15, 12, 16, 8, 5, 2, 14, 10, 11, 1, 3, 9, 4, 6, 7 };
+_Static_assert(sizeof order == LT_GPU_UNITS, "every unit has a turn");
+
+/* Whether the source has kernels in it: those of some units are CUDA's own. What knows of no units is in all. */
+static bool has_unit(lt_str source, int unit)
+{
+    char word[16];
+    int n = snprintf(word, sizeof word, "K_UNIT(%d)", unit + 1);
+    return memmem(source.data, source.len, word, (size_t)n) || !memmem(source.data, source.len, "K_UNIT(", 7);
+}
+
 static lattice_status compile_unit(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source, const char *architecture,
                                    int unit, lt_buf *code, lattice_error *err)
 {
     char define[32];
     snprintf(define, sizeof define, "-DLATTICE_UNIT=%d", unit + 1);
-    const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1", define };
+    /* The last, which older ones do not know, keeps NVRTC from caching beside us. */
+    const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1", define, "--no-cache" };
     void *program = NULL;
     size_t size = 0;
+    int version[2] = { 0, 0 };
+    rtc->version(&version[0], &version[1]);
+    int n_options = (int)(sizeof options / sizeof *options) - (version[0] < NVRTC_WITHOUT_CACHE);
     int result = rtc->create(&program, source.data, "lattice.cu", 0, NULL, NULL);
-    if (result == 0) result = rtc->compile(program, sizeof options / sizeof *options, options);
+    if (result == 0) result = rtc->compile(program, n_options, options);
     if (result == 0) result = rtc->cubin_size(program, &size);
     lt_buf_clear(code);
     if (result == 0 && lt_buf_reserve(code, size)) {
@@ -59,10 +78,9 @@ static void compile_some(void *arg, int thread, int n_threads)
     (void)thread;
     (void)n_threads;
     job *j = arg;
-    /* The last is the longest: first. */
     for (int i; (i = atomic_fetch_add(&j->next, 1)) < LT_GPU_UNITS;) {
-        int u = LT_GPU_UNITS - 1 - i;
-        if (!(j->units >> u & 1)) continue;
+        int u = order[i] - 1;
+        if (!(j->units >> u & 1) || !has_unit(j->source, u)) continue;
         j->status[u] = compile_unit(j->runtime, j->rtc, j->source, j->architecture, u, &j->code->units[u], &j->errors[u]);
     }
 }
