@@ -505,8 +505,8 @@ typedef struct lattice_piece {
  * rounding. All succeed or, after any failure, all are as they were. Only a session that is alone can be cancelled meanwhile. */
 LATTICE_API lattice_status lattice_sessions_append(const lattice_piece *pieces, size_t n, lattice_error *err);
 
-/* Logits of the token that follows, [vocab_size]; NULL while the session is empty or they were not asked for. Valid until the
- * session changes. */
+/* Logits of the token that follows, [vocab_size]; NULL while the session is empty or they were not asked for, and when the GPU
+ * that still had them is lost: they are brought from there when they are asked for. Valid until the session changes. */
 LATTICE_API const float *lattice_session_logits(const lattice_session *session);
 
 /* A token and the natural logarithm of its probability under the logits as they are: no temperature, no penalties. */

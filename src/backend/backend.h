@@ -52,9 +52,13 @@ struct lt_backend {
     /* Runs body and tail; writes the tail's rows densely to out (rows * lt_tail_width floats). Allocates nothing. Callers beyond
      * the program's workspaces wait. hooks may be NULL. Ids, positions and type ids must lie inside their tables (the engine
      * checks them); the backend refuses a batch over max_tokens or max_seqs. With states, every sequence goes on from its own,
-     * which must have room reserved; after a success their new rows wait for commit or discard, after a failure all is as it was. */
+     * which must have room reserved; after a success their new rows wait for commit or discard, after a failure all is as it was.
+     */
     lattice_status (*run)(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
                           lattice_error *err);
+    /* NULL: rows are always written. Row number `row` of the last successful run that wrote batch->tops instead of rows; until
+     * the next such one has succeeded. LATTICE_ERR_DEVICE where the device that has it is lost. */
+    lattice_status (*fetch)(lt_program *program, size_t row, float *out, lattice_error *err);
     void (*memory)(const lt_program *program, lt_memory_report *report);
     lattice_compute (*compute)(const lt_program *program); /* the arithmetic chosen: never AUTO */
     const lt_state_ops *states;

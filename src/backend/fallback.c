@@ -364,7 +364,9 @@ static lattice_status run_states(lt_program *p, const lt_batch *batch, lt_tail_k
                                  lattice_error *err)
 {
     lt_run_hooks hooks = given ? *given : (lt_run_hooks){ 0 };
-    lt_whole whole = { .plan = p->plan, .batch = batch, .tail = tail, .out = out, .states = p->inner, .homes = p->homes };
+    lt_batch one = *batch;
+    if (p->n_gpus > 1) one.tops = NULL; /* rows would lie on several */
+    lt_whole whole = { .plan = p->plan, .batch = &one, .tail = tail, .out = out, .states = p->inner, .homes = p->homes };
     for (;; hooks.fail_at_op = 0) {
         size_t culprit = 0;
         bool any_lost = false;
@@ -407,6 +409,11 @@ static lattice_status run(lt_program *p, const lt_batch *batch, lt_tail_kind tai
     }
     pthread_mutex_unlock(&p->lock);
     return status;
+}
+
+static lattice_status fetch(lt_program *p, size_t row, float *out, lattice_error *err)
+{
+    return p->backends[0]->fetch(p->programs[0], row, out, err);
 }
 
 /* ------------------------------------------------------------------ compiling */
@@ -538,6 +545,7 @@ lattice_status lt_fallback_backend_create(lattice_runtime *runtime, lt_backend *
         .compile = compile,
         .program_free = program_free,
         .run = run,
+        .fetch = fetch,
         .memory = memory,
         .compute = compute,
         .states = &state_ops,

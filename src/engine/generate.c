@@ -345,6 +345,20 @@ static lattice_status choose_all(lattice_generator *const *list, size_t n, size_
     return LATTICE_OK;
 }
 
+/* The likeliest tokens that the next choices of all need; 0: one of them needs all logits. */
+static size_t wanted_top(lattice_generator *const *list, size_t n)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        const lattice_generator *g = list[i];
+        if (g->done || g->piece.n == 0 || g->piece.no_logits) continue;
+        const size_t top = g->options.logprobs ? 0 : lt_sampling_top(&g->options.sampling);
+        if (top == 0) return 0;
+        if (top > most) most = top;
+    }
+    return most;
+}
+
 static lattice_status run_all(lattice_generator *const *list, size_t n, lattice_piece *pieces, lattice_error *err)
 {
     size_t n_pieces = 0;
@@ -355,7 +369,7 @@ static lattice_status run_all(lattice_generator *const *list, size_t n, lattice_
         pieces[n_pieces++] = list[i]->piece;
     }
     if (n_pieces == 0) return LATTICE_OK;
-    return lt_sessions_run(pieces, n_pieces, n_pieces == 1 ? &only->cancel : NULL, err);
+    return lt_sessions_run(pieces, n_pieces, wanted_top(list, n), n_pieces == 1 ? &only->cancel : NULL, err);
 }
 
 /* After the run: everything is reported, whatever fails for one of them. */

@@ -197,6 +197,8 @@ static lattice_status open_model(lattice_model *m, const char *folder, const lat
     m->has_lock = true;
     if (pthread_mutex_init(&m->fingerprint_lock, NULL) != 0) return lt_no_memory(err, sizeof m->lock, "a lock");
     m->has_fingerprint_lock = true;
+    if (pthread_mutex_init(&m->rows_lock, NULL) != 0) return lt_no_memory(err, sizeof m->lock, "a lock");
+    m->has_rows_lock = true;
     LT_TRY(lt_gpu_check_name(m->runtime, options->device, err));
     if (!lt_path_is_folder(folder)) return lt_fail(err, LATTICE_ERR_NOT_FOUND, "%s: no such folder", folder);
     LT_TRY(lt_config_read(m->mem, folder, &m->config, err));
@@ -249,6 +251,8 @@ void lattice_model_close(lattice_model *m)
     lt_config_free(&m->config);
     if (m->has_lock) pthread_mutex_destroy(&m->lock);
     if (m->has_fingerprint_lock) pthread_mutex_destroy(&m->fingerprint_lock);
+    if (m->has_rows_lock) pthread_mutex_destroy(&m->rows_lock);
+    lt_free(m->mem, m->row_owners);
     lt_arena_free(&m->arena);
     lt_free(m->mem, m);
 }

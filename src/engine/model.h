@@ -56,6 +56,10 @@ struct lattice_model {
     bool has_lock, has_fingerprint_lock;
     lt_worker *idle;
     lt_stepper *idle_steppers;
+    pthread_mutex_t rows_lock; /* of the following; held while sessions are run on a backend that may keep their logits */
+    bool has_rows_lock;
+    struct lattice_session **row_owners; /* [n_row_owners] whose logits the backend keeps; NULL: they are not needed */
+    size_t n_row_owners, row_owners_capacity;
     lt_hash128 fingerprint; /* once has_fingerprint; fingerprint.c */
     atomic_bool has_fingerprint;
 };
@@ -103,6 +107,5 @@ void lt_steppers_free(const lattice_allocator *mem, lt_stepper *first);
 lattice_status lt_chat_open(lattice_model *model, lattice_error *err);
 
 /* ------------------------------------------------------------------ description: describe.c */
-
 
 #endif

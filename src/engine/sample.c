@@ -192,11 +192,26 @@ static lattice_status sample(const lattice_session *s, const lattice_sampling *o
     return LATTICE_OK;
 }
 
+size_t lt_sampling_top(const lattice_sampling *o)
+{
+    if (o->repetition_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0) return 0;
+    if (o->temperature < LEAST_TEMPERATURE) return 1;
+    return o->top_k <= LT_TOP_MOST ? o->top_k : 0;
+}
+
 lattice_status lattice_session_sample(const lattice_session *s, const lattice_sampling *sampling, uint32_t *id,
                                       lattice_error *err)
 {
     LT_TRY(check_logits(s, err));
     LT_TRY(lt_sampling_check(sampling, err));
+    const size_t n_top = lt_sampling_top(sampling);
+    if (n_top > 0 && n_top <= s->top.n) { /* popped from all of them, these would come in this order */
+        lt_candidate list[LT_TOP_MOST];
+        memcpy(list, s->top.list, n_top * sizeof *list);
+        *id = n_top == 1 ? list[0].id : draw_from_few(list, n_top, sampling, uniform(sampling->seed, s->n));
+        return LATTICE_OK;
+    }
+    LT_TRY(lt_rows_fetch(s, err));
     const bool penalised =
         sampling->repetition_penalty != 1 || sampling->presence_penalty != 0 || sampling->frequency_penalty != 0;
     if (sampling->temperature < LEAST_TEMPERATURE && !penalised) {
@@ -228,6 +243,7 @@ lattice_status lattice_session_logprobs(const lattice_session *s, uint32_t id, f
 {
     const size_t width = s->model->config.vocab_size;
     LT_TRY(check_logits(s, err));
+    LT_TRY(lt_rows_fetch(s, err));
     if (id >= width || n_top > width)
         return lt_fail(err, LATTICE_ERR_INVALID_ARGUMENT, "token id %u or %zu alternatives are outside the vocabulary of %zu",
                        (unsigned)id, n_top, width);

@@ -49,6 +49,8 @@ lattice_status lattice_session_create(lattice_model *model, const lattice_sessio
 lattice_status lattice_session_fork(const lattice_session *s, lattice_session **copy, lattice_error *err)
 {
     const lattice_session_options options = { .max_length = s->max_length };
+    *copy = NULL;
+    if (s->has_logits) LT_TRY(lt_rows_fetch(s, err));
     LT_TRY(lt_session_new(s->model, &options, copy, err));
     lattice_session *c = *copy;
     if (s->n > 0 && !LT_GROW(c->mem, c->ids, c->capacity, s->n))
@@ -60,12 +62,14 @@ lattice_status lattice_session_fork(const lattice_session *s, lattice_session **
     c->n = s->n;
     c->n_prompt = s->n_prompt;
     c->has_logits = s->has_logits;
+    c->top = s->top;
     return LATTICE_OK;
 }
 
 void lattice_session_free(lattice_session *s)
 {
     if (!s) return;
+    lt_rows_forget(s);
     s->model->backend->states->free(s->state);
     lt_free(s->mem, s->ids);
     lt_free(s->mem, s->logits);
@@ -87,7 +91,7 @@ const uint32_t *lattice_session_ids(const lattice_session *s, size_t *n)
 
 const float *lattice_session_logits(const lattice_session *s)
 {
-    return s->has_logits ? s->logits : NULL;
+    return s->has_logits && lt_rows_fetch(s, NULL) == LATTICE_OK ? s->logits : NULL;
 }
 
 void lattice_session_cancel(lattice_session *s)
@@ -110,7 +114,7 @@ static lattice_status run_pieces(lattice_session *s, const uint32_t *ids, size_t
         const bool last = done + length == n;
         if (!last && !*before) LT_TRY(m->backend->states->fork(s->state, before, err));
         const lattice_piece piece = { .session = s, .ids = ids + done, .n = length, .no_logits = !last };
-        LT_TRY(lt_sessions_run(&piece, 1, &s->cancel, err));
+        LT_TRY(lt_sessions_run(&piece, 1, 1, &s->cancel, err));
     }
     return LATTICE_OK;
 }

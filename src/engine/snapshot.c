@@ -95,6 +95,7 @@ static lattice_status write_session(const lattice_session *s, writer *w, lattice
 {
     const lattice_model *m = s->model;
     LT_TRY(check_device(m, err));
+    if (s->has_logits) LT_TRY(lt_rows_fetch(s, err));
     const size_t ids = s->n * sizeof *s->ids, logits = s->has_logits ? m->config.vocab_size * sizeof *s->logits : 0;
     header h;
     LT_TRY(describe(s->model, &h, err));

@@ -40,6 +40,7 @@ void lt_steppers_free(const lattice_allocator *mem, lt_stepper *first)
         lt_free(mem, t->states);
         lt_free(mem, t->rows);
         lt_free(mem, t->finite);
+        lt_free(mem, t->tops);
         lt_free(mem, t->candidates);
         lt_free(mem, t->counts);
         lt_free(mem, t);
@@ -87,7 +88,7 @@ static lattice_status prepare(lt_stepper *t, const lattice_piece *pieces, size_t
     if (!LT_GROW(mem, t->ids, t->ids_capacity, n_tokens) || !LT_GROW(mem, t->positions, t->positions_capacity, n_tokens) ||
         !LT_GROW(mem, t->starts, t->starts_capacity, n + 1) || !LT_GROW(mem, t->past_lens, t->past_lens_capacity, n) ||
         !LT_GROW(mem, t->out_rows, t->out_rows_capacity, n) || !LT_GROW(mem, t->states, t->states_capacity, n) ||
-        !LT_GROW(mem, t->finite, t->finite_capacity, n))
+        !LT_GROW(mem, t->finite, t->finite_capacity, n) || !LT_GROW(mem, t->tops, t->tops_capacity, n))
         return lt_no_memory(err, n_tokens * sizeof *t->ids, "a batch");
     if (!lt_mul(n_out, m->config.vocab_size, &floats) || !LT_GROW(mem, t->rows, t->rows_capacity, floats))
         return lt_no_memory(err, m->config.vocab_size * sizeof *t->rows, "logits");
@@ -163,6 +164,7 @@ static void keep(const lattice_piece *p)
     s->n += p->n;
     if (!p->generated) s->n_prompt = s->n;
     s->has_logits = !p->no_logits;
+    s->top.n = 0;
 }
 
 /* The rows become the sessions'. An only row changes places with its session's, which costs nothing. */
@@ -180,33 +182,60 @@ static void keep_rows(lt_stepper *t, rows_job *job, size_t n_rows)
     }
 }
 
-static lattice_status run(lt_stepper *t, const lattice_piece *pieces, size_t n, const bool *cancel, lattice_error *err)
+/* Are the rows of all pieces finite, as they are here or as the backend says? */
+static lattice_status check_rows(const lt_stepper *t, const lattice_piece *pieces, size_t n, bool kept, lattice_error *err)
 {
     const lattice_model *m = pieces[0].session->model;
-    LT_TRY(prepare(t, pieces, n, err));
-    const lt_batch batch = pack(t, pieces, n);
-    const lt_run_hooks hooks = { .cancel = cancel };
-    LT_TRY(m->backend->run(m->program, &batch, LT_TAIL_LOGITS, t->rows, &hooks, err));
-    rows_job job = { .m = m, .pieces = pieces, .rows = t->rows, .n = n, .width = m->config.vocab_size, .finite = t->finite };
-    run_rows(&job, batch.n_out);
-    for (size_t i = 0; i < n; i++) {
-        if (pieces[i].no_logits || t->finite[i]) continue;
+    for (size_t i = 0, row = 0; i < n; i++) {
+        if (pieces[i].no_logits) continue;
+        bool finite = kept ? t->tops[row].finite : t->finite[i];
+        row++;
+        if (finite) continue;
         for (size_t k = 0; k < n; k++) m->backend->states->discard(pieces[k].session->state);
         return lt_fail(err, LATTICE_ERR_NOT_FINITE,
                        "%s: the logits of token %zu are not finite; checking the model names a weight at fault", m->folder,
                        pieces[i].session->n + pieces[i].n);
     }
-    keep_rows(t, &job, batch.n_out);
-    for (size_t i = 0; i < n; i++) keep(&pieces[i]);
     return LATTICE_OK;
 }
 
-lattice_status lt_sessions_run(const lattice_piece *pieces, size_t n, const bool *cancel, lattice_error *err)
+/* *kept: the backend keeps the rows, and has named the likeliest tokens of each. */
+static lattice_status run(lt_stepper *t, const lattice_piece *pieces, size_t n, size_t n_top, const bool *cancel, bool *kept,
+                          lattice_error *err)
+{
+    const lattice_model *m = pieces[0].session->model;
+    LT_TRY(prepare(t, pieces, n, err));
+    lt_batch batch = pack(t, pieces, n);
+    const lt_run_hooks hooks = { .cancel = cancel };
+    if (m->backend->fetch && n_top > 0) {
+        batch.tops = t->tops;
+        batch.n_top = n_top;
+        for (size_t i = 0; i < batch.n_out; i++) t->tops[i].n = 0;
+    }
+    LT_TRY(m->backend->run(m->program, &batch, LT_TAIL_LOGITS, t->rows, &hooks, err));
+    *kept = batch.tops && batch.n_out > 0 && t->tops[0].n > 0;
+    rows_job job = { .m = m, .pieces = pieces, .rows = t->rows, .n = n, .width = m->config.vocab_size, .finite = t->finite };
+    if (!*kept) run_rows(&job, batch.n_out);
+    LT_TRY(check_rows(t, pieces, n, *kept, err));
+    if (!*kept) keep_rows(t, &job, batch.n_out);
+    for (size_t i = 0, row = 0; i < n; i++) {
+        keep(&pieces[i]);
+        if (*kept && !pieces[i].no_logits) pieces[i].session->top = t->tops[row++];
+    }
+    return LATTICE_OK;
+}
+
+lattice_status lt_sessions_run(const lattice_piece *pieces, size_t n, size_t n_top, const bool *cancel, lattice_error *err)
 {
     lattice_model *m = pieces[0].session->model;
     lt_stepper *stepper;
+    bool kept = false;
     LT_TRY(lt_stepper_take(m, &stepper, err));
-    lattice_status status = run(stepper, pieces, n, cancel, err);
+    lattice_status status = lt_rows_begin(m, pieces, n, err);
+    if (status == LATTICE_OK) {
+        status = run(stepper, pieces, n, n_top, cancel, &kept, err);
+        lt_rows_end(m, pieces, n, status == LATTICE_OK, kept);
+    }
     lt_stepper_give_back(m, stepper);
     return status;
 }
@@ -227,7 +256,7 @@ lattice_status lattice_sessions_append(const lattice_piece *pieces, size_t n, la
                        "a run of %zu tokens of %zu sessions is more than the %zu of %zu admitted", n_tokens, n, m->batch_tokens,
                        m->max_seqs);
     bool *cancel = n == 1 ? &pieces[0].session->cancel : NULL;
-    lattice_status status = lt_sessions_run(pieces, n, cancel, err);
+    lattice_status status = lt_sessions_run(pieces, n, 1, cancel, err);
     if (status == LATTICE_ERR_CANCELLED) lt_session_take_cancel(pieces[0].session);
     return status;
 }

@@ -1,5 +1,8 @@
 /* A GPU that is refused, does not start, fails in the middle or is given too much leaves a model that works on the CPU (INV-4).
  * The device is the emulated one, which fails on request. */
+#include <math.h>
+
+#include "engine/session.h"
 #include "gpu_checks.h"
 
 #include "gpu/emulator.h"
@@ -224,6 +227,62 @@ static void a_conversation_moves_to_the_cpu_with_its_state(void **state)
     end(&s);
 }
 
+/* Logits that stay on the device are there whenever they are asked for: behind other sessions' runs, behind one that fails, in a
+ * fork. What is chosen of the likeliest tokens alone is what all logits give. */
+static void logits_are_brought_when_they_are_needed(void **state)
+{
+    (void)state;
+    subject s;
+    begin(&s);
+    lattice_error err;
+    golden *g = golden_read(DECODER);
+    lattice_model *m = open_on(&s, DECODER, "auto"), *cpu = open_on(&s, DECODER, "cpu");
+    const size_t width = m->config.vocab_size;
+    lattice_session *a, *b, *other, *reference;
+    assert_ok_err(lattice_session_create(m, NULL, &a, &err), &err);
+    assert_ok_err(lattice_session_create(m, NULL, &b, &err), &err);
+    assert_ok_err(lattice_session_create(cpu, NULL, &reference, &err), &err);
+    assert_ok_err(lattice_session_prefill(reference, g->cases[0].ids, g->cases[0].n, &err), &err);
+    assert_ok_err(lattice_session_prefill(a, g->cases[0].ids, g->cases[0].n, &err), &err);
+    assert_true(a->top.n > 0);
+    assert_ok_err(lattice_session_prefill(b, g->cases[1].ids, g->cases[1].n, &err), &err);
+    const float *logits = lattice_session_logits(a), *expected = lattice_session_logits(reference);
+    for (size_t i = 0; i < width; i++) assert_true(fabsf(logits[i] - expected[i]) < 1e-3f);
+    lattice_session_cancel(b);
+    assert_int_equal(lattice_session_step(b, 1, &err), LATTICE_ERR_CANCELLED);
+    assert_ok_err(lattice_session_fork(b, &other, &err), &err);
+    assert_memory_equal(lattice_session_logits(b), lattice_session_logits(other), width * sizeof(float));
+    lattice_session_free(other);
+    for (int top = 0; top < 2; top++) {
+        lattice_generation by_top, by_all;
+        lattice_generate_options o = {
+            .sampling = { .temperature = 0.9, .top_p = 0.95, .top_k = 20, .repetition_penalty = 1, .seed = 7 },
+            .ignore_end = true,
+            .max_tokens = 8
+        };
+        if (top == 1) o.sampling.temperature = 0;
+        lattice_session *whole;
+        assert_ok_err(lattice_session_fork(a, &other, &err), &err);
+        assert_ok_err(lattice_session_fork(a, &whole, &err), &err);
+        assert_ok_err(lattice_generate(other, &o, &by_top, &err), &err);
+        o.logprobs = true;
+        assert_ok_err(lattice_generate(whole, &o, &by_all, &err), &err);
+        assert_int_equal(by_top.n, 8);
+        assert_memory_equal(by_top.ids, by_all.ids, 8 * sizeof(uint32_t));
+        lattice_generation_free(&by_top);
+        lattice_generation_free(&by_all);
+        lattice_session_free(other);
+        lattice_session_free(whole);
+    }
+    lattice_session_free(a);
+    lattice_session_free(b);
+    lattice_session_free(reference);
+    lattice_model_close(m);
+    lattice_model_close(cpu);
+    golden_free(g);
+    end(&s);
+}
+
 /* What is saved on the device is loaded on it, and goes on with the same tokens. */
 static void a_conversation_is_saved_and_loaded(void **state)
 {
@@ -367,6 +426,7 @@ int main(void)
         cmocka_unit_test(INV_4_a_failing_operation_is_repeated_on_the_cpu),
         cmocka_unit_test(a_conversation_moves_to_the_cpu_with_its_state),
         cmocka_unit_test(a_conversation_is_saved_and_loaded),
+        cmocka_unit_test(logits_are_brought_when_they_are_needed),
         cmocka_unit_test(too_little_device_memory_leaves_the_cpu),
         cmocka_unit_test(a_sequence_over_gpu_max_seq_len_runs_on_the_cpu),
         cmocka_unit_test(an_unknown_device_is_an_error),

@@ -172,6 +172,7 @@ static lt_gpu_shape shape_of(size_t head_dim, size_t groups)
                            .rotary_dim = head_dim,
                            .delta_dk = 128,
                            .decodes = true,
+                           .keeps_bf16 = true,
                            .few_bf16 = true,
                            .few_q8_0 = true };
 }

@@ -475,6 +475,123 @@ static void recurrences(lt_gpu_device *(*open)(lattice_runtime *))
 
 /* ------------------------------------------------------------------ devices */
 
+/* Ids in the order of a row's logits: the largest first, equal ones by id. */
+static const float *sorted_row;
+
+static int by_logit(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (sorted_row[x] != sorted_row[y]) return sorted_row[x] < sorted_row[y] ? 1 : -1;
+    return (x > y) - (x < y);
+}
+
+static void check_top(const lt_top *top, const float *row, size_t width, size_t n)
+{
+    uint32_t *ids = malloc(width * sizeof *ids);
+    for (size_t i = 0; i < width; i++) ids[i] = (uint32_t)i;
+    sorted_row = row;
+    qsort(ids, width, sizeof *ids, by_logit);
+    assert_int_equal(top->n, n);
+    assert_true(top->finite);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(top->list[i].id, ids[i]);
+        assert_true(top->list[i].logit == row[ids[i]]);
+    }
+    free(ids);
+}
+
+/* The likeliest tokens of rows, many of them equal, and the rows themselves, which stay until others have taken their place. */
+static void likeliest(lt_gpu_device *(*open)(lattice_runtime *))
+{
+    static const size_t widths[] = { 33, 48, 1031, 2512 }, wanted[] = { 1, 5, 32 };
+    enum { N = 4 };
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const size_t width = widths[i];
+        bed b;
+        begin(&b, 40 + i);
+        int x = embed(&b, width, LT_F32);
+        float *table = b.tensors[0].data;
+        for (size_t k = 0; k < ROWS * width; k++) table[k] = roundf(30 * table[k]);
+        idle_attention(&b);
+        end_body(&b, x);
+        lt_op select = lt_op_new(LT_OP_SELECT);
+        select.in[0] = lt_all(x);
+        select.out[0] = lt_plan_value(&b.plan, LT_ROWS_OUT, width, "selected");
+        lt_plan_op(&b.plan, select);
+        lt_plan_end_tail(&b.plan, LT_TAIL_LOGITS, select.out[0]);
+        side sides[2] = { 0 };
+        write_checkpoint(&b);
+        open_sides(&b, open(b.runtime), LATTICE_COMPUTE_F32, sides);
+        lattice_error err;
+        float *rows = malloc(N * width * sizeof *rows), *row = malloc(width * sizeof *row);
+        lt_top tops[N];
+        test_batch *t = malloc(sizeof *t);
+        for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+            batch_clear(t);
+            for (uint32_t s = 0; s < N; s++) batch_add(t, &(uint32_t){ (uint32_t)(3 * k) + s }, NULL, 1);
+            assert_ok_err(sides[0].backend->run(sides[0].program, &t->batch, LT_TAIL_LOGITS, rows, NULL, &err), &err);
+            t->batch.tops = tops;
+            t->batch.n_top = wanted[k];
+            for (size_t s = 0; s < N; s++) tops[s].n = 0;
+            assert_ok_err(sides[1].backend->run(sides[1].program, &t->batch, LT_TAIL_LOGITS, NULL, NULL, &err), &err);
+            for (size_t s = 0; s < N; s++) check_top(&tops[s], rows + s * width, width, wanted[k]);
+            assert_ok_err(sides[1].backend->fetch(sides[1].program, 2, row, &err), &err);
+            assert_memory_equal(row, rows + 2 * width, width * sizeof *row);
+            t->batch.tops = NULL; /* another run does not touch them */
+            assert_ok_err(sides[1].backend->run(sides[1].program, &t->batch, LT_TAIL_LOGITS, rows, NULL, &err), &err);
+            assert_ok_err(sides[1].backend->fetch(sides[1].program, 3, row, &err), &err);
+            assert_memory_equal(row, rows + 3 * width, width * sizeof *row);
+            assert_int_equal(sides[1].backend->fetch(sides[1].program, N, row, &err), LATTICE_ERR_INTERNAL);
+        }
+        free(t);
+        free(rows);
+        free(row);
+        close_sides(sides);
+        end(&b);
+    }
+}
+
+/* What is not finite is seen. */
+static void infinite(lt_gpu_device *(*open)(lattice_runtime *))
+{
+    static const float values[] = { NAN, INFINITY, -INFINITY };
+    for (size_t i = 0; i < 3; i++) {
+        bed b;
+        begin(&b, 50);
+        int x = embed(&b, 64, LT_F32);
+        ((float *)b.tensors[0].data)[41] = values[i];
+        idle_attention(&b);
+        end_body(&b, x);
+        lt_op select = lt_op_new(LT_OP_SELECT);
+        select.in[0] = lt_all(x);
+        select.out[0] = lt_plan_value(&b.plan, LT_ROWS_OUT, 64, "selected");
+        lt_plan_op(&b.plan, select);
+        lt_plan_end_tail(&b.plan, LT_TAIL_LOGITS, select.out[0]);
+        side sides[2] = { 0 };
+        write_checkpoint(&b);
+        open_sides(&b, open(b.runtime), LATTICE_COMPUTE_F32, sides);
+        lattice_error err;
+        lt_top top = { .n = 0 };
+        test_batch *t = malloc(sizeof *t);
+        batch_clear(t);
+        batch_add(t, &(uint32_t){ 0 }, NULL, 1);
+        t->batch.tops = &top;
+        t->batch.n_top = 1;
+        assert_ok_err(sides[1].backend->run(sides[1].program, &t->batch, LT_TAIL_LOGITS, NULL, NULL, &err), &err);
+        assert_int_equal(top.n, 1);
+        assert_false(top.finite);
+        free(t);
+        close_sides(sides);
+        end(&b);
+    }
+}
+
+static void tops(lt_gpu_device *(*open)(lattice_runtime *))
+{
+    likeliest(open);
+    infinite(open);
+}
+
 static lt_gpu_device *open_cuda(lattice_runtime *runtime)
 {
     lt_gpu_device *device;
@@ -594,6 +711,17 @@ static lattice_status run_watched(lattice_error *err)
         status = backend->run(program, &t->batch, LT_TAIL_TOKENS, out, NULL, err);
         if (status == LATTICE_OK) backend->states->commit(state);
     }
+    if (status == LATTICE_OK) { /* rows enough that two of the likeliest tokens in succession are a lane's */
+        enum { N = 8 };
+        lt_top top[N] = { { 0 } };
+        batch_clear(t);
+        for (uint32_t s = 0; s < N; s++) batch_add(t, &s, NULL, 1);
+        t->batch.states = NULL;
+        t->batch.past_lens = NULL;
+        t->batch.tops = top;
+        t->batch.n_top = LT_TOP_MOST;
+        status = backend->run(program, &t->batch, LT_TAIL_LOGITS, out, NULL, err);
+    }
     backend->states->free(state);
     backend->program_free(program);
     backend->free(backend);
@@ -648,6 +776,7 @@ OPERATION_TEST(products)
 OPERATION_TEST(norms)
 OPERATION_TEST(attentions)
 OPERATION_TEST(recurrences)
+OPERATION_TEST(tops)
 
 /* With a pattern, the tests that it fits. */
 int main(int argc, char **argv)
@@ -658,7 +787,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(norms_equal_the_cpus_emulated),       cmocka_unit_test(attentions_equal_the_cpus_emulated),
         cmocka_unit_test(recurrences_equal_the_cpus_emulated), cmocka_unit_test(products_equal_the_cpus_on_cuda),
         cmocka_unit_test(norms_equal_the_cpus_on_cuda),        cmocka_unit_test(attentions_equal_the_cpus_on_cuda),
-        cmocka_unit_test(recurrences_equal_the_cpus_on_cuda),
+        cmocka_unit_test(recurrences_equal_the_cpus_on_cuda),  cmocka_unit_test(tops_equal_the_cpus_emulated),
+        cmocka_unit_test(tops_equal_the_cpus_on_cuda),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,8 +59,9 @@ static lattice_status embed(const run *r, const lt_op *op)
         .position_rows = has_position ? u32(r->plan->weights[op->weight[1]].rows) : 0,
         .type_rows = has_type ? u32(r->plan->weights[op->weight[2]].rows) : 0,
     };
-    return LAUNCH(embed, a, r->rows[LT_ROWS_TOKENS], 1, THREADS, weight_ref(r, op->weight[0]), weight_ref(r, op->weight[1]),
-                  weight_ref(r, op->weight[2]), table(r, r->at.ids), table(r, r->at.positions), table(r, r->at.types), y.ref);
+    return LAUNCH(embed, a, r->rows[LT_ROWS_TOKENS], lt_gpu_ceil(a.width, THREADS), THREADS, weight_ref(r, op->weight[0]),
+                  weight_ref(r, op->weight[1]), weight_ref(r, op->weight[2]), table(r, r->at.ids), table(r, r->at.positions),
+                  table(r, r->at.types), y.ref);
 }
 
 static lattice_status add_norm(const run *r, const lt_op *op)
@@ -449,6 +450,7 @@ static lattice_status place_workspace(run *r, size_t result_rows)
     fits = fits && add_region(&end, 1, lt_gpu_partial_bytes(r), &r->partial_offset);
     fits = fits && add_region(&end, 1, p->device->multiply ? p->scratch_weight_bytes : 0, &r->weight_offset);
     fits = fits && add_region(&end, result_rows, r->result_width * sizeof(float), &r->result_offset);
+    for (int i = 0; i < 2; i++) fits = fits && add_region(&end, 1, lt_gpu_top_bytes(r), &r->top_offset[i]);
     if (!fits) return lt_no_memory(r->err, SIZE_MAX, "the workspace");
     if (end <= p->workspace_bytes) return LATTICE_OK;
     p->device->release(p->device, p->workspace);
@@ -515,6 +517,7 @@ static void make_key(const run *r, lt_tail_kind kind, size_t key[LT_GPU_KEY])
                                      b->states != NULL,
                                      r->at.n_tiles,
                                      r->splits,
+                                     r->n_top,
                                      (size_t)(uintptr_t)p->workspace,
                                      (size_t)(uintptr_t)p->tables,
                                      (size_t)(uintptr_t)p->blocks.memory,
@@ -522,13 +525,14 @@ static void make_key(const run *r, lt_tail_kind kind, size_t key[LT_GPU_KEY])
     memcpy(key, all, sizeof all);
 }
 
-static lattice_status run_both(const run *r, size_t first, size_t end, const lt_run_hooks *hooks)
+static lattice_status run_both(const run *r, lt_tail_kind kind, size_t first, size_t end, const lt_run_hooks *hooks)
 {
     LT_TRY(run_range(r, 0, r->plan->n_body, hooks));
-    return run_range(r, first, end, hooks);
+    LT_TRY(run_range(r, first, end, hooks));
+    return r->n_top > 0 ? lt_gpu_top(r, r->plan->tails[kind].result) : LATTICE_OK;
 }
 
-static lattice_status record(const run *r, size_t first, size_t end, const size_t key[LT_GPU_KEY])
+static lattice_status record(const run *r, lt_tail_kind kind, size_t first, size_t end, const size_t key[LT_GPU_KEY])
 {
     lt_program *p = r->p;
     lt_gpu_device *d = r->device;
@@ -536,7 +540,9 @@ static lattice_status record(const run *r, size_t first, size_t end, const size_
     if (slot->recording) d->recording_free(d, slot->recording);
     slot->recording = NULL;
     LT_TRY(d->record_begin(d, r->err));
-    lattice_status status = run_both(r, first, end, NULL);
+    p->is_recording = true;
+    lattice_status status = run_both(r, kind, first, end, NULL);
+    p->is_recording = false;
     if (status != LATTICE_OK) {
         d->record_end(d, NULL, NULL);
         return status;
@@ -553,7 +559,7 @@ static lattice_status run_ops(const run *r, lt_tail_kind kind, size_t first, siz
     lt_program *p = r->p;
     bool hooked = hooks && (hooks->profile || hooks->fail_at_op > 0);
     if (!r->device->record_begin || hooked || r->batch->trace || r->batch->n_tokens > RECORDED_TOKENS)
-        return run_both(r, first, end, hooks);
+        return run_both(r, kind, first, end, hooks);
     if (hooks && hooks->cancel && __atomic_load_n(hooks->cancel, __ATOMIC_RELAXED))
         return lt_fail(r->err, LATTICE_ERR_CANCELLED, "cancelled");
     size_t key[LT_GPU_KEY];
@@ -564,7 +570,7 @@ static lattice_status run_ops(const run *r, lt_tail_kind kind, size_t first, siz
     }
     bool again = memcmp(p->last_key, key, sizeof key) == 0;
     memcpy(p->last_key, key, sizeof key);
-    return again ? record(r, first, end, key) : run_both(r, first, end, hooks);
+    return again ? record(r, kind, first, end, key) : run_both(r, kind, first, end, hooks);
 }
 
 static lattice_status download_result(const run *r, int result, bool pooled, float *out)
@@ -591,11 +597,13 @@ static lattice_status run_locked(run *r, lt_tail_kind kind, float *out, const lt
     r->rows[LT_ROWS_SEQS] = r->batch->n_seqs;
     r->rows[LT_ROWS_OUT] = r->batch->n_out;
     r->result_width = lt_tail_width(r->plan, kind, r->batch->pooling);
+    r->n_top = lt_gpu_top_wanted(r, kind);
+    LT_TRY(lt_gpu_top_keep(r->p, r->err));
     LT_TRY(place_workspace(r, r->rows[r->plan->values[tail->result].rows]));
     LT_TRY(upload_tables(r));
     LT_TRY(fill_rotary(r));
     LT_TRY(run_ops(r, kind, first, end, hooks));
-    return download_result(r, tail->result, pooled, out);
+    return r->n_top > 0 ? lt_gpu_top_download(r, tail->result) : download_result(r, tail->result, pooled, out);
 }
 
 lattice_status lt_gpu_run(lt_program *p, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,

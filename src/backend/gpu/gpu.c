@@ -184,6 +184,7 @@ static bool has_kernel(const lt_gpu_shape *shape, lt_gpu_kernel kernel)
     case LT_GPU_few_rows_8: return shape->few_bf16;
     case LT_GPU_few_rows_q8_1:
     case LT_GPU_few_rows_q8_8: return shape->few_q8_0;
+    case LT_GPU_top_rows:
     case LT_GPU_delta_step:
     case LT_GPU_step_attention:
     case LT_GPU_step_combine: return shape->decodes;
@@ -239,11 +240,13 @@ static void program_free(lt_program *p)
     lt_gpu_slots_free(p, &p->memories);
     d->release(d, p->rotary);
     d->release(d, p->tables);
+    d->release(d, p->kept);
     d->release(d, p->workspace);
     lt_gpu_weights_free(p);
     if (p->library) d->library_free(d, p->library);
     lt_free(mem, p->rotary_staging);
     lt_free(mem, p->staging);
+    lt_free(mem, p->top_staging);
     lt_free(mem, p->state_offset);
     lt_free(mem, p->joins);
     lt_free(mem, p->places);
@@ -255,6 +258,7 @@ static lattice_status compile_program(lt_program *p, lattice_error *err)
 {
     LT_TRY(lt_gpu_shape_of(p->plan, &p->shape, err));
     find_few(p);
+    p->shape.keeps_bf16 = p->kv_type == LT_GPU_BF16;
     LT_TRY(build_kernels(p, err));
     LT_TRY(lt_gpu_find_joins(p, err));
     LT_TRY(place_values(p, err));
@@ -279,6 +283,8 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;
     p->compute = choose_compute(plan, gpu->compute);
+    enum { UNPACKED_SHARE = 8 }; /* of the device's memory, for copies of weights */
+    p->most_unpacked_bytes = options->no_packed_copies ? 0 : (size_t)(p->device->memory_bytes / UNPACKED_SHARE);
     p->kv_type = p->compute == LATTICE_COMPUTE_BF16 ? LT_GPU_BF16 : LT_GPU_F32;
     if (pthread_mutex_init(&p->lock, NULL) != 0) {
         lt_free(&gpu->runtime->mem, p);
@@ -297,6 +303,7 @@ static void memory(const lt_program *p, lt_memory_report *report)
 {
     *report = (lt_memory_report){
         .weight_bytes = p->stored_bytes,
+        .packed_bytes = p->unpacked_bytes,
         .workspace_bytes = p->workspace_bytes,
         .touched_bytes = p->workspace_bytes,
     };
@@ -336,6 +343,7 @@ lattice_status lt_gpu_backend_create(lattice_runtime *runtime, lt_gpu_device *de
         .compile = compile,
         .program_free = program_free,
         .run = lt_gpu_run,
+        .fetch = lt_gpu_fetch,
         .memory = memory,
         .compute = compute,
         .states = &lt_gpu_state_ops,

@@ -46,6 +46,7 @@ enum { LT_GPU_MAX_OWN = 16 };
     X(convert_rows)                                                                                                              \
     X(gate_rows)                                                                                                                 \
     X(gated_norm)                                                                                                                \
+    X(top_rows)                                                                                                                  \
     X(pool)                                                                                                                      \
     X(gemm_r8)                                                                                                                   \
     X(gemm_r16)                                                                                                                  \
@@ -76,6 +77,7 @@ typedef struct lt_gpu_weight {
     lt_gpu_ref ref;
     lt_gpu_ref pieces[LT_MAX_SEGMENTS]; /* mapped: each segment where it lies; ref is the first. Else memory is NULL */
     lt_gpu_type type;
+    void *unpacked; /* a copy as numbers of the type that products are made in, or NULL */
     bool is_vector; /* converted to float32; the taps of a convolution as [taps][channels] */
     bool is_taps, is_matrix, is_table;
 } lt_gpu_weight;
@@ -135,15 +137,26 @@ struct lt_program {
     void *weight_memory;
     size_t weight_bytes, stored_bytes;
 
-    lt_gpu_join *joins;             /* [plan->n_ops] */
-    lt_gpu_place *places;           /* [plan->n_values] */
-    size_t row_bytes[3];            /* of the workspace, by lt_rows */
-    size_t glu_bytes, delta_floats; /* scratch a token: of gated products, of the delta rule */
-    size_t scratch_weight_bytes;    /* for products whose W a library does not take as stored */
+    lt_gpu_join *joins;                         /* [plan->n_ops] */
+    lt_gpu_place *places;                       /* [plan->n_values] */
+    size_t row_bytes[3];                        /* of the workspace, by lt_rows */
+    size_t glu_bytes, delta_floats;             /* scratch a token: of gated products, of the delta rule */
+    size_t scratch_weight_bytes;                /* for products whose W a library does not take as stored */
+    size_t unpacked_bytes, most_unpacked_bytes; /* of copies of such W */
+    bool is_recording;
     void *workspace;
     size_t workspace_bytes;
     void *tables; /* of the batch */
     size_t tables_bytes;
+    /* Rows of logits of the last run that left them here: in the workspace, or, when another run has begun, in memory of their
+     * own. */
+    lt_gpu_ref left;
+    size_t left_rows, left_width, left_ld; /* 0 rows: none */
+    bool left_in_workspace;
+    void *kept;
+    size_t kept_bytes;
+    float *top_staging; /* [top_capacity] */
+    size_t top_capacity;
     uint32_t *staging; /* [staging_capacity] words of the batch's tables */
     size_t staging_capacity;
     float *rotary_staging;
@@ -189,6 +202,9 @@ lattice_status lt_gpu_find_joins(lt_program *program, lattice_error *err);
 /* execute.c */
 lattice_status lt_gpu_run(lt_program *program, const lt_batch *batch, lt_tail_kind tail, float *out, const lt_run_hooks *hooks,
                           lattice_error *err);
+
+/* A row of logits that a run has left on the device. */
+lattice_status lt_gpu_fetch(lt_program *program, size_t row, float *out, lattice_error *err);
 
 static inline size_t lt_gpu_ceil(size_t a, size_t b)
 {

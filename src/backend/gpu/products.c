@@ -107,12 +107,40 @@ static lattice_status unpack_weight(const run *r, int weight, lt_gpu_type type, 
     return LAUNCH(unpack_q8, a, lt_gpu_ceil(n, 16), lt_gpu_ceil(source->cols, THREADS), THREADS, w->ref, to);
 }
 
-/* The library multiplies numbers of one type: a W of another one is unpacked into scratch, as many rows at a time as fit there,
- * which are then read from the cache. */
+/* A copy of the whole of W as numbers of `type`, which all products are made in: it is there or is made, or there is no room for
+ * one. None is made while a run is recorded: what fills it would only be recorded, too. */
+static bool unpacked_copy(const run *r, int weight, lt_gpu_type type)
+{
+    lt_program *p = r->p;
+    lt_gpu_weight *w = &p->weights[weight];
+    const lt_weight *source = &r->plan->weights[weight];
+    const size_t size = source->rows * source->cols * lt_gpu_type_size(type);
+    if (w->unpacked) return true;
+    if (p->is_recording || size > p->most_unpacked_bytes - p->unpacked_bytes) return false;
+    if (r->device->allocate(r->device, size, &w->unpacked, NULL) != LATTICE_OK) {
+        w->unpacked = NULL;
+        p->most_unpacked_bytes = p->unpacked_bytes;
+        return false;
+    }
+    p->unpacked_bytes += size;
+    if (unpack_weight(r, weight, type, 0, source->rows, (lt_gpu_ref){ w->unpacked, 0 }) == LATTICE_OK) return true;
+    r->device->release(r->device, w->unpacked);
+    w->unpacked = NULL;
+    p->unpacked_bytes -= size;
+    return false;
+}
+
+/* The library multiplies numbers of one type: of a W of another one there is a copy, or it is unpacked into scratch, as many rows
+ * at a time as fit there, which are then read from the cache. */
 static lattice_status multiply(const run *r, const lt_op *op, const lt_gpu_product *product)
 {
     lt_gpu_device *d = r->device;
     if (r->p->weights[op->weight[0]].type == product->type) return d->multiply(d, product, r->err);
+    if (unpacked_copy(r, op->weight[0], product->type)) {
+        lt_gpu_product whole = *product;
+        whole.w = (lt_gpu_ref){ r->p->weights[op->weight[0]].unpacked, 0 };
+        return d->multiply(d, &whole, r->err);
+    }
     size_t size = lt_gpu_type_size(product->y_type), row_bytes = product->k * lt_gpu_type_size(product->type);
     size_t rows = r->p->scratch_weight_bytes / row_bytes / 16 * 16;
     for (size_t first = 0; first < product->n; first += rows) {

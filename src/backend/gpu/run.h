@@ -25,8 +25,10 @@ typedef struct run {
     size_t rows[3];
     size_t class_offset[3], glu_offset, delta_offset, partial_offset, weight_offset, result_offset; /* bytes into the workspace */
     size_t result_width;
-    bool is_step;  /* one token a sequence */
-    size_t splits; /* of keys between groups of step_attention; 0: it is not used */
+    size_t n_top,
+        top_offset[2]; /* likeliest tokens that are looked for instead of downloading rows; 0: none. Passes' results in turn */
+    bool is_step;      /* one token a sequence */
+    size_t splits;     /* of keys between groups of step_attention; 0: it is not used */
     batch_tables at;
     lattice_error *err;
 } run;
@@ -92,6 +94,13 @@ lattice_status lt_gpu_few_rows(const run *r, const lt_op *norm, const lt_op *op,
 bool lt_gpu_is_step(const lt_batch *batch);
 size_t lt_gpu_splits(const run *r);
 size_t lt_gpu_partial_bytes(const run *r);
+/* top.c: how many likeliest tokens a run looks for; bytes of a pass's results; the launches behind its tail; their download,
+ * after which the rows are left where they are; the copy of those of the run before, whose place another run takes. */
+size_t lt_gpu_top_wanted(const run *r, lt_tail_kind kind);
+size_t lt_gpu_top_bytes(const run *r);
+lattice_status lt_gpu_top(const run *r, int result);
+lattice_status lt_gpu_top_download(const run *r, int result);
+lattice_status lt_gpu_top_keep(lt_program *p, lattice_error *err);
 /* op[0] and those that it is joined with; *n: how many they are, 0: they are not joined in this run. */
 lattice_status lt_gpu_step(const run *r, const lt_op *op, lt_gpu_join join, size_t *n);
 

@@ -12,6 +12,7 @@ typedef struct lt_gpu_shape {
     size_t delta_dk;   /* key dimension of the delta rule; 0: there is none */
     /* Kernels that not every model needs: decoding steps, products of few rows with matrices stored so. */
     bool decodes, few_bf16, few_q8_0;
+    bool keeps_bf16; /* keys and values of states */
 } lt_gpu_shape;
 
 /* False, and the reason in words, when no kernel can be made for the shape. `reason` gets "" otherwise. */

@@ -94,7 +94,6 @@ static lattice_status step_attention(const run *r, const lt_op *op, const lt_op 
         .k_column = u32(op->in[1].column),
         .v_column = u32(attention->in[2].column),
         .type = x.type,
-        .kv_type = p->kv_type,
         .block_size = u32(p->block_numbers),
         .offset = u32(p->state_offset[attention - r->plan->ops]),
         .v_offset = u32(op->n_kv_heads * LT_BLOCK_ROWS * op->head_dim),

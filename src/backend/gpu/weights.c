@@ -278,7 +278,10 @@ lattice_status lt_gpu_weights_upload(lt_program *p, lattice_error *err)
 
 void lt_gpu_weights_free(lt_program *p)
 {
-    for (size_t i = 0; p->weights && i < p->plan->n_weights; i++) unmap_weight(p, &p->weights[i]);
+    for (size_t i = 0; p->weights && i < p->plan->n_weights; i++) {
+        unmap_weight(p, &p->weights[i]);
+        p->device->release(p->device, p->weights[i].unpacked);
+    }
     p->device->release(p->device, p->weight_memory);
     lt_free(&p->runtime->mem, p->weights);
 }
