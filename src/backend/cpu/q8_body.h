@@ -215,7 +215,10 @@ static double q8_peak(size_t iterations)
 #ifdef Q8_ROW_PAIRS
             acc[c] = q_pair_dot(q_pair_dot(acc[c], w[0], w[1]), w[1], w[0]);
 #else
-            acc[c] = q_dot(acc[c], w, s);
+            q_spread x[2] = { s[0], s[1] }; /* each time other ones, as far as the compiler knows: it would multiply but once */
+            LT_OPAQUE(x[0]);
+            LT_OPAQUE(x[1]);
+            acc[c] = q_dot(acc[c], w, x);
 #endif
         }
     }

@@ -15,6 +15,8 @@
 
 typedef __m256 vf;
 
+#define LT_OPAQUE(a) __asm__ volatile("" : "+x"(a))
+
 LT_VECTOR __m256i v_mask(size_t n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -13,6 +13,8 @@
 
 typedef __m512 vf;
 
+#define LT_OPAQUE(a) __asm__ volatile("" : "+v"(a))
+
 LT_VECTOR __mmask16 v_mask(size_t n)
 {
     return (__mmask16)((1u << n) - 1u);

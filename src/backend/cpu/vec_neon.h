@@ -14,6 +14,8 @@
 
 typedef float32x4_t vf;
 
+#define LT_OPAQUE(a) __asm__ volatile("" : "+w"(a))
+
 LT_VECTOR uint32x4_t v_mask(size_t n)
 {
     static const uint32_t lanes[4] = { 0, 1, 2, 3 };

@@ -19,6 +19,8 @@
  *   v_transpose         LT_VL vectors as a square matrix
  *   v_load_square       LT_VL rows of LT_VL floats, row_bytes apart, transposed; where LT_HAS_LOAD_SQUARE, else by v_transpose
  *
+ *   LT_OPAQUE(a)        from here on the compiler does not know what is in a: it computes a before, and what follows from it after
+ *
  * Sets that multiply bfloat16 define LT_HAS_PAIRS. A lane then holds a pair of them, the first in its lower half:
  *
  *   v_pairs             the floats of a, then those of b, rounded to nearest even, as pairs (a0, a1) (a2, a3) …
@@ -39,6 +41,8 @@
 #define LT_VL 1
 
 typedef float vf;
+
+#define LT_OPAQUE(a) __asm__ volatile("" : "+m"(a))
 
 LT_VECTOR vf v_zero(void)
 {
