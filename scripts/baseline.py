@@ -162,6 +162,8 @@ MEASURES = {f"forward-{name}": functools.partial(forward, name) for name in SHAP
     "peers-least": functools.partial(least, "peers.json", "ort", "ov"),
     "bf16-least": functools.partial(least, "peers-bf16.json"),
     "int8-least": functools.partial(least, "peers-int8.json"),
+    **{f"bge-{name}-least": functools.partial(least, f"peers-bge-{name}.json")
+       for name in ("base", "base-bf16", "base-int8")},
     "texts-ratio": texts_ratio,
     "rerank-ratio": rerank_ratio,
     "cache-hit": cache_hit,

@@ -185,7 +185,7 @@ LT_VECTOR void v_transpose(vf r[LT_VL])
     }
 }
 
-/* Quarters of a row are put in place by the loads, masked, so that half of the shuffles remain: 10% more of the read bandwidth. */
+/* Quarters of a row are put in place by masked loads, so that half of the shuffles remain: 10% more of the read bandwidth. */
 #define LT_HAS_LOAD_SQUARE
 LT_VECTOR vf v_quarters(const unsigned char *p, size_t row_bytes)
 {

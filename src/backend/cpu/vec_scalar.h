@@ -19,7 +19,7 @@
  *   v_transpose         LT_VL vectors as a square matrix
  *   v_load_square       LT_VL rows of LT_VL floats, row_bytes apart, transposed; where LT_HAS_LOAD_SQUARE, else by v_transpose
  *
- *   LT_OPAQUE(a)        from here on the compiler does not know what is in a: it computes a before, and what follows from it after
+ *   LT_OPAQUE(a)        the compiler does not know what is in a from here on: it computes a before, what follows from it after
  *
  * Sets that multiply bfloat16 define LT_HAS_PAIRS. A lane then holds a pair of them, the first in its lower half:
  *
