@@ -178,7 +178,7 @@ static lt_gpu_shape shape_of(size_t head_dim, size_t groups)
 }
 
 /* Units that depend on the shape: rows and rope, all attentions, CUDA's own rows. */
-enum { OF_SHAPE = 1u << 0 | 1u << 7 | 1u << 9 | 1u << 10 | 1u << 14 };
+enum { OF_SHAPE = 1u << 0 | 1u << 7 | 1u << 9 | 1u << 10 | 1u << 14 | 1u << 17 };
 
 static void compile(const lattice_runtime *runtime, lt_gpu_shape shape, int major, uint32_t units, lt_cuda_code *code)
 {
@@ -204,7 +204,7 @@ static void shapes_compile_for(int major, size_t step)
         LT_GPU_KERNEL_LIST(X)
 #undef X
             "attention_mma",
-        "add_norm_4096",
+        "add_norm_group",
         "rope_wide",
         "delta_steps",
         "few_stream",

@@ -303,7 +303,7 @@ static void converse(lattice_model *m, uint32_t tokens[STEPS][SESSIONS], int fai
         if (step == fail_at_step) lt_emulated_fail_at = lt_emulated_launches + 10;
         assert_ok_err(lattice_sessions_append(pieces, SESSIONS, &err), &err);
         for (size_t i = 0; i < SESSIONS; i++) {
-            const float *logits = sessions[i]->logits;
+            const float *logits = lattice_session_logits(sessions[i]);
             uint32_t best = 0;
             for (uint32_t v = 1; v < m->config.vocab_size; v++) best = logits[v] > logits[best] ? v : best;
             tokens[step][i] = ids[i][0] = best;

@@ -12,7 +12,7 @@
 #define OWN_LIST(X)                                                                                                              \
     X(attention_mma)                                                                                                             \
     X(add_norm_1024)                                                                                                             \
-    X(add_norm_4096)                                                                                                             \
+    X(add_norm_group)                                                                                                            \
     X(glu_rows_wide)                                                                                                             \
     X(activate_rows_wide)                                                                                                        \
     X(rope_wide)                                                                                                                 \
@@ -79,10 +79,15 @@ static void replace(lt_gpu_launch *l, void *kernel, size_t x, size_t y)
 
 static void norm(lt_gpu_launch *l, const norm_args *a, void *const *own)
 {
+    enum { MANY = 1024 /* rows that keep all multiprocessors at work as a warp each */ };
     bool fits = a->width <= 4096 && wide(a->width, a->ld_x, a->x_type) && (!a->has_y || wide(a->width, a->ld_y, a->y_type)) &&
                 (!a->has_sum || wide(a->width, a->ld_sum, a->sum_type)) &&
                 (!a->has_residual || wide(a->width, a->ld_residual, a->residual_type));
-    if (fits) replace(l, own[a->width <= 1024 ? OWN_add_norm_1024 : OWN_add_norm_4096], l->grid[0], 1);
+    if (!fits) return;
+    if (a->width <= 1024 && a->rows > MANY)
+        replace(l, own[OWN_add_norm_1024], lt_gpu_ceil(a->rows, 4), 1);
+    else
+        replace(l, own[OWN_add_norm_group], a->rows, 1);
 }
 
 static void rope(lt_gpu_launch *l, const rope_args *a, const lt_gpu_shape *shape, void *const *own)

@@ -184,6 +184,9 @@ static bool has_kernel(const lt_gpu_shape *shape, lt_gpu_kernel kernel)
     case LT_GPU_few_rows_8: return shape->few_bf16;
     case LT_GPU_few_rows_q8_1:
     case LT_GPU_few_rows_q8_8: return shape->few_q8_0;
+    case LT_GPU_conv:
+    case LT_GPU_delta_units:
+    case LT_GPU_gated_delta: return shape->delta_dk > 0;
     case LT_GPU_top_rows:
     case LT_GPU_delta_step:
     case LT_GPU_step_attention:

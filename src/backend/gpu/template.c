@@ -76,7 +76,8 @@ lattice_status lt_gpu_source(const lt_gpu_shape *shape, lt_str shim, lt_str extr
 {
     lt_gpu_substitution list[LT_GPU_PLACEHOLDERS];
     lt_gpu_substitutions(shape, list);
-    lt_buf_printf(out, "#define DELTA_DK %zu\n", shape->delta_dk ? shape->delta_dk : 32);
+    lt_buf_printf(out, "#define HAS_DELTA %d\n#define DELTA_DK %zu\n", shape->delta_dk > 0,
+                  shape->delta_dk ? shape->delta_dk : 32);
     lt_buf_printf(out, "#define DECODES %d\n#define FEW_BF16 %d\n#define FEW_Q8_0 %d\n#define KEEPS_BF16 %d\n", shape->decodes,
                   shape->few_bf16, shape->few_q8_0, shape->keeps_bf16);
     lt_buf_append(out, shim.data, shim.len);

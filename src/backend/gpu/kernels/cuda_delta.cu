@@ -4,7 +4,7 @@
 // four lanes a column, and half the warps, it is longer. Lane part p has rows 32 i + 4 p … + 3: the eight read 128 consecutive bytes of shared memory. Units, gates and values of DF_TOKENS tokens are fetched at once
 // while those before are at work (cp.async). Grid: (sequences * heads, blocks of DF_COLS columns).
 
-#if K_UNIT(13) && DELTA_DK % 32 == 0 && DELTA_DK <= 256
+#if HAS_DELTA && K_UNIT(13) && DELTA_DK % 32 == 0 && DELTA_DK <= 256
 #define DF_LANES 8u /* a column */
 #define DF_WARPS 4u
 #define DF_TOKENS 16u

@@ -99,8 +99,97 @@ static __device__ __forceinline__ void norm_row(const ushort *x, const ushort *r
 #if K_UNIT(11)
 NORM_KERNEL(add_norm_1024, 4)
 #endif
+
 #if K_UNIT(12)
-NORM_KERNEL(add_norm_4096, 16)
+/* 8 stored numbers as they are: what is loaded within a branch on the type is not on its way together with what follows. */
+struct raw8 {
+    uint4 low, high;
+};
+
+K_FUNC raw8 fetch8(const ushort *p, ulong i, uint type)
+{
+    const uint4 *at = (const uint4 *)(type == STORED_F32 ? p + 2u * i : p + i);
+    return { at[0], type == STORED_F32 ? at[1] : make_uint4(0u, 0u, 0u, 0u) };
+}
+
+K_FUNC void unpack8(float (&x)[8], raw8 raw, uint type)
+{
+    const uint w[8] = { raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z, raw.high.w };
+#pragma unroll
+    for (int j = 0; j < 8; j++) x[j] = __uint_as_float(type == STORED_F32 ? w[j] : j % 2 ? w[j / 2] & 0xffff0000u : w[j / 2] << 16u);
+}
+
+/* The sum over a group of four warps. */
+K_FUNC float group_sum(float x, float (&sums)[4])
+{
+    x = k_simd_sum(x);
+    if (threadIdx.x % 32u == 0u) sums[threadIdx.x / 32u] = x;
+    __syncthreads();
+    return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+/* As add_norm, for rows that are long or few: a group has one, a thread 8 of each 1024 columns, all of which are on their way at once.
+ * width <= 4096, divisible by 8. */
+extern "C" __global__ void __launch_bounds__(128)
+    add_norm_group(const ushort *x, const ushort *residual, const float *gain, const float *bias, ushort *y, ushort *sum, const norm_args a)
+{
+    K_ADMIT_NEXT();
+    __shared__ float totals[4], squares[4];
+    const uint row = blockIdx.x;
+    raw8 v_[4], r_[4], g_[4];
+    float v[4][8], total = 0.0f;
+#pragma unroll
+    for (int p = 0; p < 4; p++)
+        if (const uint c = p * 1024u + threadIdx.x * 8u; a.has_y && c < a.width) g_[p] = fetch8((const ushort *)gain, c, STORED_F32);
+    K_WAIT();
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        const uint c = p * 1024u + threadIdx.x * 8u;
+        if (c < a.width) v_[p] = fetch8(x, (ulong)row * a.ld_x + c, a.x_type);
+        if (c < a.width && a.has_residual) r_[p] = fetch8(residual, (ulong)row * a.ld_residual + c, a.residual_type);
+    }
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        const uint c = p * 1024u + threadIdx.x * 8u;
+        if (c < a.width) {
+            unpack8(v[p], v_[p], a.x_type);
+            if (a.has_residual) {
+                float r[8];
+                unpack8(r, r_[p], a.residual_type);
+#pragma unroll
+                for (int j = 0; j < 8; j++) v[p][j] += r[j];
+            }
+            if (a.has_sum) store8(v[p], sum, (ulong)row * a.ld_sum + c, a.sum_type);
+#pragma unroll
+            for (int j = 0; j < 8; j++) total += a.has_bias ? v[p][j] : v[p][j] * v[p][j];
+        }
+    }
+    if (!a.has_y) return;
+    const float mean = group_sum(total, totals) / (float)a.width;
+    float variance = mean;
+    if (a.has_bias) {
+        float differences = 0.0f;
+#pragma unroll
+        for (int p = 0; p < 4; p++)
+            if (p * 1024u + threadIdx.x * 8u < a.width)
+#pragma unroll
+                for (int j = 0; j < 8; j++) differences = fmaf(v[p][j] - mean, v[p][j] - mean, differences);
+        variance = group_sum(differences, squares) / (float)a.width;
+    }
+    const float scale = rsqrtf(variance + a.eps);
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        const uint c = p * 1024u + threadIdx.x * 8u;
+        if (c < a.width) {
+            float g[8], b[8];
+            unpack8(g, g_[p], STORED_F32);
+            if (a.has_bias) load8(b, (const ushort *)bias, c, STORED_F32);
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[p][j] = a.has_bias ? (v[p][j] - mean) * scale * g[j] + b[j] : v[p][j] * scale * g[j];
+            store8(v[p], y, (ulong)row * a.ld_y + c, a.y_type);
+        }
+    }
+}
 #endif
 
 #if K_UNIT(11)

@@ -16,6 +16,8 @@ typedef unsigned long long ulong;
 #define K_UNIT(n) 1
 #endif
 #define K_UNROLL _Pragma("unroll")
+#define K_UNROLL_8 _Pragma("unroll 8")
+#define K_ROLLED _Pragma("unroll 1")
 #define K_SHARED __shared__
 #define K_IN(T, name, n) const T *name
 #define K_OUT(T, name, n) T *name

@@ -9,6 +9,8 @@ using namespace metal;
 #define K_THREAD thread
 #define K_UNIT(n) 1 /* all at once */
 #define K_UNROLL
+#define K_UNROLL_8
+#define K_ROLLED
 #define K_SHARED threadgroup
 #define K_IN(T, name, n) device const T *name [[buffer(n)]]
 #define K_OUT(T, name, n) device T *name [[buffer(n)]]
