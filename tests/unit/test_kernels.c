@@ -177,12 +177,12 @@ static size_t width_of(lt_dtype dtype)
     return dtype == LT_F32 ? 4 : 2;
 }
 
-/* n random finite numbers of moderate size as stored, at an odd address when `odd`. */
-static unsigned char *stored_random(size_t n, lt_dtype dtype, bool odd, unsigned char **base)
+/* n random finite numbers of moderate size as stored, `skip` bytes behind the beginning of a cache line. */
+static unsigned char *stored_random(size_t n, lt_dtype dtype, size_t skip, unsigned char **base)
 {
-    *base = malloc(n * 4 + 1);
+    *base = aligned_alloc(64, (n * 4 + skip + 63) / 64 * 64);
     assert_non_null(*base);
-    unsigned char *p = *base + odd;
+    unsigned char *p = *base + skip;
     for (size_t i = 0; i < n; i++) {
         float x = uniform();
         uint32_t bits;
@@ -500,17 +500,19 @@ static void linear_rows_do_not_depend_on_rows_or_panels_together(void **state)
     each_arithmetic(check_linear_rows);
 }
 
-/* From rows as they are stored, or from panels packed of them: the same bits. */
+/* From rows as they are stored, or from panels packed of them: the same bits, wherever cache lines begin in the rows. */
 static void check_linear_few(const lt_kernels *set)
 {
-    const size_t ks[] = { 1, 3, 16, 31, 32, 33, 48, 65, 100, 128, 130, 257 }, ns[] = { set->nr, 2 * set->nr, 3 * set->nr };
+    const size_t ks[] = { 1, 3, 16, 31, 32, 33, 48, 65, 96, 100, 128, 130, 257 }, ns[] = { set->nr, 2 * set->nr, 3 * set->nr };
+    const size_t skips[] = { 0, 1, 2, 24, 40, 62 }, n_skips = sizeof skips / sizeof *skips;
     size_t i = 0;
     for (size_t type = 0; type < 3; type++) {
         for (size_t ki = 0; ki < sizeof ks / sizeof *ks; ki++) {
-            for (size_t ni = 0; ni < sizeof ns / sizeof *ns; ni++, i++) {
-                const size_t k = ks[ki], n = ns[ni], m = 1 + i % (LT_FEW_ROWS + 3), ldw = k + i % 3 * 5, ldy = n + i % 2;
+            for (size_t ni = 0; ni < n_skips * (sizeof ns / sizeof *ns); ni++, i++) {
+                const size_t k = ks[ki], n = ns[ni / n_skips], m = 1 + i % (LT_FEW_ROWS + 3), ldw = k + i % 5 % 3 * 5,
+                             ldy = n + i % 2;
                 const size_t panels = (n + set->nr - 1) / set->nr, steps = lt_panel_rows(set, k), size = width_of(DTYPES[type]);
-                unsigned char *base, *w = stored_random(n * ldw, DTYPES[type], i % 2, &base);
+                unsigned char *base, *w = stored_random(n * ldw, DTYPES[type], skips[ni % n_skips], &base);
                 buffer x = buffer_random(m * k, i % 5, 1), packed = buffer_new(panels * set->nr * steps, 0);
                 buffer want = buffer_new(m * ldy, 0), got = buffer_new(m * ldy, i % 5), residual = buffer_random(m * n, 0, 1);
                 for (size_t p = 0; p < panels; p++) {

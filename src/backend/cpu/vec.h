@@ -12,4 +12,12 @@
 #define LT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* p, computed here: compilers would rather keep p and all that follows from it in registers of their own across a loop, and then
+ * on the stack. */
+LT_VECTOR const unsigned char *v_address(const unsigned char *p)
+{
+    __asm__("" : "+r"(p));
+    return p;
+}
+
 #endif
