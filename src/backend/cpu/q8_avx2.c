@@ -5,9 +5,10 @@
 #include "backend/cpu/q8_avx256.h"
 
 #define Q8_ISA "avx2"
-#define Q8_ROWS 2
+#define Q8_ROWS 4
 #define Q8_PANELS 1
-#define Q8_TILES(X) X(1) X(2)
+#define Q8_TILES(X) X(1) X(2) X(3) X(4)
+#define Q8_STEP 4
 #define INT8_STEP 4
 #define INT8_ROWS 4
 #define INT8_TILES(X) X(1) X(2) X(3) X(4)

@@ -28,6 +28,9 @@
 #include <string.h>
 
 #define LT_NR (Q8_PANELS * LT_Q8_0_PANEL)
+#ifndef Q8_STEP
+#define Q8_STEP 8 /* columns at once; 4, by q_dot4, where more rows leave registers for no more weights */
+#endif
 #define Q8_VECTORS (LT_Q8_0_PANEL / LT_VL) /* of a panel */
 
 LT_VECTOR size_t min_size(size_t a, size_t b)
@@ -59,20 +62,26 @@ LT_VECTOR void q8_sums(size_t rows, size_t panels, const unsigned char *x, size_
                 LT_Q8_0_BLOCK / 8, 0, 0, acc[0]);
 #else
     LT_UNROLL
-    for (size_t g = 0; g < 4; g++) {
-        q_weights q[Q8_PANELS * Q8_VECTORS][2];
+    for (size_t g = 0; g < LT_Q8_0_BLOCK; g += Q8_STEP) {
+        q_weights q[Q8_PANELS * Q8_VECTORS][Q8_STEP / 4];
         LT_UNROLL
         for (size_t v = 0; v < panels * Q8_VECTORS; v++) {
             const uint8_t *from = w + v / Q8_VECTORS * LT_Q8_0_PANEL * k + v % Q8_VECTORS * LT_VL * 4;
-            q[v][0] = q_load(from + (b * 8 + g * 2) * LT_Q8_0_PANEL * 4);
-            q[v][1] = q_load(from + (b * 8 + g * 2 + 1) * LT_Q8_0_PANEL * 4);
+            LT_UNROLL
+            for (size_t j = 0; j < Q8_STEP / 4; j++) q[v][j] = q_load(from + (b * LT_Q8_0_BLOCK + g + j * 4) * LT_Q8_0_PANEL);
         }
         LT_UNROLL
         for (size_t i = 0; i < rows; i++) {
-            const unsigned char *from = x + i * row_bytes + b * LT_Q8_0_BLOCK + g * 8;
+            const unsigned char *from = x + i * row_bytes + b * LT_Q8_0_BLOCK + g;
+#if Q8_STEP == 4
+            const q_spread s = q_spread4(from);
+            LT_UNROLL
+            for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = q_dot4(acc[i][v], q[v][0], s);
+#else
             const q_spread s[2] = { q_spread4(from), q_spread4(from + 4) };
             LT_UNROLL
             for (size_t v = 0; v < panels * Q8_VECTORS; v++) acc[i][v] = q_dot(acc[i][v], q[v], s);
+#endif
         }
     }
 #endif
