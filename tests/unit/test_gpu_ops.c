@@ -500,6 +500,20 @@ static void check_top(const lt_top *top, const float *row, size_t width, size_t 
     free(ids);
 }
 
+/* Both sides of a model whose logits are x itself, at the last rows. */
+static void open_logits(bed *b, int x, size_t width, lt_gpu_device *device, side sides[2])
+{
+    idle_attention(b);
+    end_body(b, x);
+    lt_op select = lt_op_new(LT_OP_SELECT);
+    select.in[0] = lt_all(x);
+    select.out[0] = lt_plan_value(&b->plan, LT_ROWS_OUT, width, "selected");
+    lt_plan_op(&b->plan, select);
+    lt_plan_end_tail(&b->plan, LT_TAIL_LOGITS, select.out[0]);
+    write_checkpoint(b);
+    open_sides(b, device, LATTICE_COMPUTE_F32, sides);
+}
+
 /* The likeliest tokens of rows, many of them equal, and the rows themselves, which stay until others have taken their place. */
 static void likeliest(lt_gpu_device *(*open)(lattice_runtime *))
 {
@@ -512,16 +526,8 @@ static void likeliest(lt_gpu_device *(*open)(lattice_runtime *))
         int x = embed(&b, width, LT_F32);
         float *table = b.tensors[0].data;
         for (size_t k = 0; k < ROWS * width; k++) table[k] = roundf(30 * table[k]);
-        idle_attention(&b);
-        end_body(&b, x);
-        lt_op select = lt_op_new(LT_OP_SELECT);
-        select.in[0] = lt_all(x);
-        select.out[0] = lt_plan_value(&b.plan, LT_ROWS_OUT, width, "selected");
-        lt_plan_op(&b.plan, select);
-        lt_plan_end_tail(&b.plan, LT_TAIL_LOGITS, select.out[0]);
         side sides[2] = { 0 };
-        write_checkpoint(&b);
-        open_sides(&b, open(b.runtime), LATTICE_COMPUTE_F32, sides);
+        open_logits(&b, x, width, open(b.runtime), sides);
         lattice_error err;
         float *rows = malloc(N * width * sizeof *rows), *row = malloc(width * sizeof *row);
         lt_top tops[N];
@@ -560,16 +566,8 @@ static void infinite(lt_gpu_device *(*open)(lattice_runtime *))
         begin(&b, 50);
         int x = embed(&b, 64, LT_F32);
         ((float *)b.tensors[0].data)[41] = values[i];
-        idle_attention(&b);
-        end_body(&b, x);
-        lt_op select = lt_op_new(LT_OP_SELECT);
-        select.in[0] = lt_all(x);
-        select.out[0] = lt_plan_value(&b.plan, LT_ROWS_OUT, 64, "selected");
-        lt_plan_op(&b.plan, select);
-        lt_plan_end_tail(&b.plan, LT_TAIL_LOGITS, select.out[0]);
         side sides[2] = { 0 };
-        write_checkpoint(&b);
-        open_sides(&b, open(b.runtime), LATTICE_COMPUTE_F32, sides);
+        open_logits(&b, x, 64, open(b.runtime), sides);
         lattice_error err;
         lt_top top = { .n = 0 };
         test_batch *t = malloc(sizeof *t);
