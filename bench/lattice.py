@@ -92,6 +92,7 @@ class Model:
         self.check(self.lib.lattice_runtime_create(c.byref(options), c.byref(self.runtime), c.byref(self.error)))
         options = self.lib.lattice_model_options_default()
         options.compute = COMPUTE[compute]
+        options.tokenizer_optional = True  # checkpoints of random weights may have none, and are timed by ids
         self.check(self.lib.lattice_model_open(self.runtime, folder.encode(), c.byref(options), c.byref(self.model), c.byref(self.error)))
         self.options = self.lib.lattice_embed_options_default()
         self.dim = self.lib.lattice_embed_dim(self.model, c.byref(self.options))

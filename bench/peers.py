@@ -267,8 +267,8 @@ def main():
             else:
                 engines.append(engine)
         try:
-            if not engines:
-                sys.exit("peers: no engine left")
+            if [engine.name for engine in engines][:1] != names[:1]:  # ratios are its: another's would be read as its
+                sys.exit(f"peers: nothing to compare without {names[0]}")
             report["engines"] = [engine.name for engine in engines]
             report["cosines"] = compare(engines, vocabulary, generator)
             for shape in a.shapes.split(","):
