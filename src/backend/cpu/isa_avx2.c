@@ -8,6 +8,9 @@
 #define LT_MR 6
 #define LT_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define LT_EMBED_BROADCAST(row) false
+#ifndef __clang__ /* clang keeps it by itself; gcc would load the next rows' activations early and move sums to make room */
+#define LT_KEEP_ORDER true
+#endif
 #define LT_TILE_ROWS 96
 #define LT_KEYS 128
 #define LT_QUERIES 128

@@ -3,7 +3,8 @@
  * The micro-kernel multiplies R <= LT_MR rows of activations, which lie as they are and are broadcast from memory, with a panel
  * of LT_NR columns: R × LT_NV accumulators in registers, k ascending, one accumulator an output. Fewer rows take the same steps
  * with fewer accumulators, so a row's result never depends on how many there are. Where LT_EMBED_BROADCAST(row) holds, the
- * broadcast is part of the multiply-add: it balances the front end against the load ports, and changes no result.
+ * broadcast is part of the multiply-add: it balances the front end against the load ports, and changes no result. Elsewhere
+ * LT_KEEP_ORDER makes the compiler broadcast an activation right before its multiply-adds.
  *
  * linear takes a panel through all its rows while the panel is in L2 (or, narrow, in L1); meanwhile the next panel is fetched.
  * attention, in its own file, is the same product twice.
@@ -16,6 +17,10 @@
 
 #include "backend/cpu/bodies.h"
 #include "backend/cpu/finish.h"
+
+#ifndef LT_KEEP_ORDER
+#define LT_KEEP_ORDER false
+#endif
 
 _Static_assert(LT_BLOCK_ROWS % LT_VL == 0, "vectors of rows lie in one block");
 _Static_assert(LT_NR % LT_VL == 0 && LT_KEYS % LT_NR == 0 && LT_KEYS % LT_VL == 0 && LT_TILE_ROWS % LT_MR == 0, "tile sizes");
@@ -55,7 +60,8 @@ LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const b
             for (size_t j = 0; j < LT_NV; j++)
                 acc[i][j] = pairs ? v_dot_broadcast(x, bv[j], acc[i][j]) : v_fma_broadcast(x, bv[j], acc[i][j]);
         } else {
-            const vf a = v_set1(*x); /* a pair too: its bits pass through */
+            vf a = v_set1(*x); /* a pair too: its bits pass through */
+            if (LT_KEEP_ORDER) LT_OPAQUE(a);
             LT_UNROLL
             for (size_t j = 0; j < LT_NV; j++) acc[i][j] = pairs ? v_dot(a, bv[j], acc[i][j]) : v_fma(a, bv[j], acc[i][j]);
         }
