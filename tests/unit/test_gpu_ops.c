@@ -243,8 +243,8 @@ static double difference(bed *b, side sides[2], const size_t *lengths, size_t n,
 /* The same batch without states, then three sequences through states: a long, an odd and a whole piece, then single tokens. */
 static void check(bed *b, lt_gpu_device *device, lattice_compute compute, const char *what, bool stateful)
 {
-    static const size_t batches[][4] = { { 1 }, { 3 }, { 1, 1, 1, 1 }, { 7 }, { 5, 1, 17, 16 }, { 9, 33 }, { 65 } };
-    static const size_t counts[] = { 1, 1, 4, 1, 4, 2, 1 };
+    static const size_t batches[][4] = { { 1 }, { 3 }, { 1, 1, 1, 1 }, { 7 }, { 5, 1, 17, 16 }, { 9, 33 }, { 64 }, { 65 } };
+    static const size_t counts[] = { 1, 1, 4, 1, 4, 2, 1, 1 };
     const double tolerance = compute == LATTICE_COMPUTE_BF16 ? 0.02 : 2e-5;
     side sides[2] = { 0 };
     write_checkpoint(b);
@@ -285,6 +285,8 @@ static void products(lt_gpu_device *(*open)(lattice_runtime *))
         { "bf16 of odd width", 61, 35, LT_BF16, LT_ACT_NONE, false, true, false, true, LATTICE_COMPUTE_F32 },
         { "bf16 glu", 1288, 33, LT_BF16, LT_ACT_SILU, false, false, true, true, LATTICE_COMPUTE_F32 },
         { "bf16 in bf16", 520, 65, LT_BF16, LT_ACT_NONE, false, true, false, false, LATTICE_COMPUTE_BF16 },
+        { "bf16 in whole chunks", 544, 97, LT_BF16, LT_ACT_GELU, true, true, false, true, LATTICE_COMPUTE_BF16 },
+        { "bf16 glu in whole chunks", 96, 41, LT_BF16, LT_ACT_SILU, false, false, true, true, LATTICE_COMPUTE_BF16 },
         { "q8_0", 96, 37, LT_Q8_0, LT_ACT_GELU_TANH, true, true, false, true, LATTICE_COMPUTE_F32 },
         { "q8_0 long", 6176, 19, LT_Q8_0, LT_ACT_NONE, false, true, false, true, LATTICE_COMPUTE_F32 },
         { "q8_0 glu", 160, 48, LT_Q8_0, LT_ACT_SILU, false, true, true, true, LATTICE_COMPUTE_F32 },

@@ -96,14 +96,20 @@ static lattice_status launch(lt_gpu_device *device, const lt_gpu_launch *l, latt
         parameters[i] = &pointers[i];
     }
     parameters[l->n_buffers] = args;
-    const cu_launch_attribute early = { .id = CU_LAUNCH_PROGRAMMATIC, .value.number = 1 };
+    cu_launch_attribute attributes[2];
+    unsigned n_attributes = 0;
+    if (l->early && d->target.major >= 9 && d->target.driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC)
+        attributes[n_attributes++] = (cu_launch_attribute){ .id = CU_LAUNCH_PROGRAMMATIC, .value.number = 1 };
+    if (l->cluster > 1)
+        attributes[n_attributes++] =
+            (cu_launch_attribute){ .id = CU_LAUNCH_CLUSTER, .value.cluster = { (unsigned)l->cluster, 1, 1 } };
     const cu_launch settings = {
         .grid = { (unsigned)l->grid[0], (unsigned)l->grid[1], 1 },
         .block = { (unsigned)l->threads, 1, 1 },
         .shared_bytes = (unsigned)l->shared_bytes,
         .stream = d->stream,
-        .attributes = &early,
-        .n_attributes = l->early && d->target.major >= 9 && d->target.driver_version >= CU_DRIVER_RECORDS_PROGRAMMATIC,
+        .attributes = attributes,
+        .n_attributes = n_attributes,
     };
     CU_TRY(d, "a launch", d->cu.launch(&settings, l->kernel, parameters, NULL));
     return LATTICE_OK;

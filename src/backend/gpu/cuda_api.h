@@ -18,12 +18,13 @@ typedef struct cu_launch_attribute {
     int id, pad;
     union {
         int number;
+        unsigned cluster[3];
         char pad[64];
     } value;
 } cu_launch_attribute;
 
 /* A launch with this attribute may begin before the one in front of it has ended; kernels wait for it themselves. */
-enum { CU_LAUNCH_PROGRAMMATIC = 6, CU_DRIVER_RECORDS_PROGRAMMATIC = 12030 };
+enum { CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC = 6, CU_DRIVER_RECORDS_PROGRAMMATIC = 12030 };
 
 typedef struct cu_launch {
     unsigned grid[3], block[3], shared_bytes;

@@ -17,6 +17,7 @@
     X(activate_rows_wide)                                                                                                        \
     X(rope_wide)                                                                                                                 \
     X(delta_steps)                                                                                                               \
+    X(few_mma)                                                                                                                   \
     X(few_stream)                                                                                                                \
     X(delta_stream)
 
@@ -111,6 +112,50 @@ static void few(lt_gpu_launch *l, const few_args *a, int processors, void *const
     l->shared_bytes = shared;
 }
 
+/* The numbers of kernels/cuda_mma.cu. */
+enum { MMA_ROWS = 8, MMA_CHUNK = 32, MMA_PARTS = 4, MMA_LD = 68, MMA_CLUSTER = 8, MMA_SHARED = 200 << 10 };
+
+/* Tiles of rows of W, which are groups or clusters. */
+static size_t mma_tiles(size_t n, bool glu)
+{
+    return lt_gpu_ceil(n, glu ? 32 : 64);
+}
+
+/* Groups of a cluster: as many as keep all multiprocessors at work and have a chunk of k for each warp. */
+static size_t mma_groups(size_t n, size_t k, bool glu, size_t processors)
+{
+    size_t groups = 1;
+    while (groups < MMA_CLUSTER && 2 * groups * mma_tiles(n, glu) <= processors && k >= 2 * groups * MMA_PARTS * MMA_CHUNK)
+        groups *= 2;
+    return groups;
+}
+
+static size_t mma_shared(size_t k, size_t groups)
+{
+    size_t x = MMA_ROWS * (lt_gpu_ceil(k / MMA_CHUNK, groups) | 1) * MMA_CHUNK * 2;
+    size_t sums = MMA_PARTS * MMA_ROWS * MMA_LD * sizeof(float);
+    return x > sums ? x : sums;
+}
+
+static bool has_few(const lt_gpu_device *device, size_t m, size_t n, size_t k, bool glu)
+{
+    const lt_cuda_target *target = &((const cuda_device *)device)->target;
+    return target->major >= 9 && m > 1 && m <= MMA_ROWS && k % MMA_CHUNK == 0 &&
+           mma_shared(k, mma_groups(n, k, glu, (size_t)target->processors)) <= MMA_SHARED;
+}
+
+/* Its x and W lie at multiples of 16 bytes wherever few_rows_8 is launched. */
+static void few_mma(lt_gpu_launch *l, const few_args *a, const lt_gpu_device *device, void *const *own)
+{
+    const size_t processors = (size_t)((const cuda_device *)device)->target.processors;
+    if (!own[OWN_few_mma] || a->has_norm || a->x_type != LT_GPU_BF16 || !has_few(device, a->m, a->n, a->k, a->has_glu)) return;
+    const size_t groups = mma_groups(a->n, a->k, a->has_glu, processors);
+    replace(l, own[OWN_few_mma], mma_tiles(a->n, a->has_glu) * groups, 1);
+    l->threads = 256;
+    l->cluster = groups;
+    l->shared_bytes = mma_shared(a->k, groups);
+}
+
 /* For more heads than multiprocessors; of fewer, registers are the faster place. S of a head is one piece of memory, which lies
  * at a multiple of 16 bytes. */
 static void delta_step(lt_gpu_launch *l, const delta_step_args *a, int processors, const lt_gpu_shape *shape, void *const *own)
@@ -123,6 +168,7 @@ static void delta_step(lt_gpu_launch *l, const delta_step_args *a, int processor
 static void specialise(const lt_gpu_device *device, int kernel, const lt_gpu_shape *shape, void *const *own, lt_gpu_launch *l)
 {
     const int processors = ((const cuda_device *)device)->target.processors;
+    if (kernel == LT_GPU_few_rows_8) few_mma(l, l->args, device, own);
     if (!aligned(l)) return;
     switch (kernel) {
     case LT_GPU_add_norm: norm(l, l->args, own); break;
@@ -160,4 +206,5 @@ void lt_cuda_own_kernels(cuda_device *d)
     d->base.n_own = N_OWN;
     d->base.specialise = specialise;
     d->base.attention = attention;
+    d->base.few = has_few;
 }

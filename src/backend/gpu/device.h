@@ -40,6 +40,7 @@ typedef struct lt_gpu_launch {
     size_t threads;
     size_t shared_bytes; /* threadgroup memory beyond what the kernel declares; CUDA's own kernels only */
     bool early;          /* may begin while the launch before still runs: the kernel waits for it (K_WAIT) */
+    size_t cluster;      /* neighbouring groups that read one another's memory, 0: none do; CUDA's own kernels only */
 } lt_gpu_launch;
 
 /* y[m, n] = x[m, k] Wᵀ (+ residual, of y's type), W [n, k] dense. */
@@ -77,6 +78,9 @@ struct lt_gpu_device {
                        lt_gpu_launch *launch);
     /* Whether there is an attention kernel for this shape in bfloat16, and which of the own kernels it is. NULL: no. */
     bool (*attention)(const lt_gpu_shape *shape, lt_gpu_attention *attention, size_t *own);
+    /* Whether one stands for few_rows_8, where no norm is joined, in a product of m rows of bfloat16 with W [n, k] in bfloat16,
+     * or gate and up of that size each. NULL: no. */
+    bool (*few)(const lt_gpu_device *device, size_t m, size_t n, size_t k, bool glu);
 
     /* Compiles a source; kernels are found in it by name and live as long as the library. */
     lattice_status (*build)(lt_gpu_device *device, lt_str source, void **library, lattice_error *err);

@@ -261,12 +261,15 @@ lattice_status lt_gpu_few_rows(const run *r, const lt_op *norm, const lt_op *op,
     view x = operand_view(r, norm ? &norm->in[0] : &op->in[0]), y = value_view(r, op->out[0]), residual = y;
     bool has_residual = op->in[1].value != LT_NONE;
     size_t m = r->rows[r->plan->values[op->out[0]].rows], n = r->plan->values[op->out[0]].width;
+    size_t k = r->plan->weights[op->weight[0]].cols;
+    bool own = r->device->few && w->type == LT_GPU_BF16 && operand_view(r, &op->in[0]).type == LT_GPU_BF16 &&
+               r->device->few(r->device, m, n, k, op->glu);
     *done = false;
-    if (m > LT_GPU_FEW_ROWS || (w->type != LT_GPU_BF16 && w->type != LT_GPU_Q8_0)) return LATTICE_OK;
+    if (m > LT_GPU_FEW_ROWS || (own && norm) || (w->type != LT_GPU_BF16 && w->type != LT_GPU_Q8_0)) return LATTICE_OK;
     if (has_residual) residual = operand_view(r, &op->in[1]);
     few_args a = {
         .m = u32(m),
-        .k = u32(r->plan->weights[op->weight[0]].cols),
+        .k = u32(k),
         .ld_x = u32(x.ld),
         .ld_residual = u32(residual.ld),
         .ld_y = u32(y.ld),

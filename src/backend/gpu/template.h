@@ -21,7 +21,7 @@ typedef struct lt_gpu_substitution {
 } lt_gpu_substitution;
 
 /* The numbers of K_UNIT in kernels/: 1 to this. */
-enum { LT_GPU_UNITS = 18 };
+enum { LT_GPU_UNITS = 19 };
 
 /* The portable part of the template, as written. */
 lt_str lt_gpu_template(void);

@@ -1,20 +1,20 @@
 // The bulk copy engine of Hopper and later: bytes between global and shared memory, at the asking of one thread. What arrives is counted by a barrier in
 // shared memory, whose phases have alternating parities.
 
-#if K_UNIT(16) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
 K_FUNC uint bulk_address(const void *p)
 {
     return (uint)__cvta_generic_to_shared(p);
 }
 
-/* n barriers of one arrival each; one thread. */
-K_FUNC void bulk_open(ulong *barriers, uint n)
+/* n barriers of so many arrivals each; one thread. */
+K_FUNC void bulk_open(ulong *barriers, uint n, uint arrivals)
 {
-    for (uint i = 0u; i < n; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bulk_address(barriers + i)) : "memory");
+    for (uint i = 0u; i < n; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bulk_address(barriers + i)), "r"(arrivals) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* A phase of the barrier ends when so many bytes are there. */
+/* An arrival; the phase of the barrier ends when so many bytes more are there, too. */
 K_FUNC void bulk_expect(const ulong *barrier, uint bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bulk_address(barrier)), "r"(bytes) : "memory");

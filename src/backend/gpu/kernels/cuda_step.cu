@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(512, 3)
     if (slot == ~0u) {
         for (uint i = k_tid; i < DELTA_DK * a.dv; i += k_threads) state[i] = 0.0f;
     } else if (k_tid == 0u) {
-        bulk_open(&arrived, 1u);
+        bulk_open(&arrived, 1u, 1u);
         bulk_expect(&arrived, bytes);
         bulk_fetch(state, memory + (ulong)slot * a.memory_size + at, bytes, &arrived);
     }
