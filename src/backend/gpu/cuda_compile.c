@@ -19,17 +19,28 @@ void lt_cuda_code_free(lt_cuda_code *code)
 enum { NVRTC_WITHOUT_CACHE = 13 /* the version that has the option, and the one for speed of compiling */ };
 
 /* Units by the time that they take, longest first: NVRTC parses one at a time, and what is parsed last ends last. */
-static const unsigned char order[] = { 13, 16, 10, 12, 5, 7, 14, 19, 9, 15, 4, 6, 11, 3, 17, 1, 2, 8, 18 };
+static const unsigned char order[] = { 13, 16, 10, 15, 14, 19, 12, 11, 7, 9, 17, 1, 5, 4, 6, 3, 2, 8, 18 };
 _Static_assert(sizeof order == LT_GPU_UNITS, "every unit has a turn");
 
 #define UNIT(n) (1u << ((n)-1))
 
-/* Units of which NVRTC makes the fastest code: CUDA's own kernels, products of few rows, convolution and delta rule. Of the
- * others, which stream rows or wait for memory, it unrolls only the loops that say so, in half the time. */
+/* Units of which NVRTC makes the fastest code: CUDA's own kernels, products of few rows, decoding steps. Of the others, which
+ * stream rows or wait for memory, it unrolls only the loops that say so, in half the time; of the convolution, which waits for
+ * memory, and of those that others stand for on Hopper it makes code in the least time that still has its registers. */
 enum {
-    FAST_CODE = UNIT(4) | UNIT(5) | UNIT(6) | UNIT(7) | UNIT(9) | UNIT(10) | UNIT(11) | UNIT(12) | UNIT(13) | UNIT(14) |
-                UNIT(16) | UNIT(18) | UNIT(19)
+    FAST_CODE = UNIT(4) | UNIT(5) | UNIT(6) | UNIT(7) | UNIT(10) | UNIT(11) | UNIT(12) | UNIT(13) | UNIT(14) | UNIT(15) |
+                UNIT(16) | UNIT(18) | UNIT(19),
+    QUICK_CODE = UNIT(9),
+    QUICK_ON_HOPPER = UNIT(4) | UNIT(5)
 };
+
+/* NVRTC's word for it; NULL: the fastest code. */
+static const char *effort(const lt_cuda_target *target, int unit)
+{
+    const unsigned quick = QUICK_CODE | (target->major >= 9 ? QUICK_ON_HOPPER : 0u);
+    if (quick >> unit & 1u) return "--Ofast-compile=mid";
+    return (unsigned)FAST_CODE >> unit & 1u ? NULL : "--Ofast-compile=min";
+}
 
 /* Whether a line "#if NAME && K_UNIT(…" is left out: the source has it from the shape that NAME is 0. */
 static bool is_left_out(lt_str source, const char *at)
@@ -57,22 +68,31 @@ static bool has_unit(lt_str source, int unit)
     return !memmem(source.data, source.len, "K_UNIT(", 7);
 }
 
-static lattice_status compile_unit(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source, const char *architecture,
-                                   int unit, lt_buf *code, lattice_error *err)
+/* Hopper's own instructions need the name with an a. */
+static void name_architecture(const lt_cuda_target *target, char name[48])
 {
-    char define[32];
+    snprintf(name, 48, "--gpu-architecture=sm_%d%d%s", target->major, target->minor, target->major == 9 ? "a" : "");
+}
+
+static lattice_status compile_unit(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source,
+                                   const lt_cuda_target *target, int unit, lt_buf *code, lattice_error *err)
+{
+    char define[32], architecture[48];
+    const char *const quick = effort(target, unit);
     snprintf(define, sizeof define, "-DLATTICE_UNIT=%d", unit + 1);
-    /* The last two, which older ones do not know: NVRTC keeps nothing beside us, and see FAST_CODE. */
-    const char *const options[] = { architecture, "--std=c++17", "-default-device",    "-DLATTICE_CUDA=1",
-                                    define,       "--no-cache",  "--Ofast-compile=min" };
+    name_architecture(target, architecture);
+    /* The last three, which older ones do not know: NVRTC keeps nothing beside us, no words of the runtime library, its effort.
+     */
+    const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1",
+                                    define,       "--no-cache",  "--minimal",       quick };
     void *program = NULL;
     size_t size = 0;
     int version[2] = { 0, 0 };
     rtc->version(&version[0], &version[1]);
     int n_options = (int)(sizeof options / sizeof *options);
     if (version[0] < NVRTC_WITHOUT_CACHE)
-        n_options -= 2;
-    else if (FAST_CODE >> unit & 1)
+        n_options -= 3;
+    else if (!quick)
         n_options -= 1;
     int result = rtc->create(&program, source.data, "lattice.cu", 0, NULL, NULL);
     if (result == 0) result = rtc->compile(program, n_options, options);
@@ -97,7 +117,7 @@ typedef struct job {
     const lattice_runtime *runtime;
     const nvrtc_api *rtc;
     lt_str source;
-    const char *architecture;
+    const lt_cuda_target *target;
     uint32_t units; /* bit u: unit u */
     lt_cuda_code *code;
     atomic_int next;
@@ -113,16 +133,16 @@ static void compile_some(void *arg, int thread, int n_threads)
     for (int i; (i = atomic_fetch_add(&j->next, 1)) < LT_GPU_UNITS;) {
         int u = order[i] - 1;
         if (!(j->units >> u & 1) || !has_unit(j->source, u)) continue;
-        j->status[u] = compile_unit(j->runtime, j->rtc, j->source, j->architecture, u, &j->code->units[u], &j->errors[u]);
+        j->status[u] = compile_unit(j->runtime, j->rtc, j->source, j->target, u, &j->code->units[u], &j->errors[u]);
     }
 }
 
-static lattice_status compile_all(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source, const char *architecture,
-                                  uint32_t units, lt_cuda_code *code, lattice_error *err)
+static lattice_status compile_all(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source,
+                                  const lt_cuda_target *target, uint32_t units, lt_cuda_code *code, lattice_error *err)
 {
     job *j = lt_alloc_zero(&runtime->mem, sizeof *j);
     if (!j) return lt_no_memory(err, sizeof *j, "compiling kernels");
-    *j = (job){ .runtime = runtime, .rtc = rtc, .source = source, .architecture = architecture, .units = units, .code = code };
+    *j = (job){ .runtime = runtime, .rtc = rtc, .source = source, .target = target, .units = units, .code = code };
     lt_pool_run(runtime->pool, compile_some, j);
     lattice_status status = LATTICE_OK;
     for (int u = 0; u < LT_GPU_UNITS && status == LATTICE_OK; u++) {
@@ -131,12 +151,6 @@ static lattice_status compile_all(const lattice_runtime *runtime, const nvrtc_ap
     }
     lt_free(&runtime->mem, j);
     return status;
-}
-
-/* Hopper's own instructions need the name with an a. */
-static void name_architecture(const lt_cuda_target *target, char name[48])
-{
-    snprintf(name, 48, "--gpu-architecture=sm_%d%d%s", target->major, target->minor, target->major == 9 ? "a" : "");
 }
 
 static lattice_status load_nvrtc(nvrtc_api *rtc, lattice_error *err)
@@ -150,10 +164,8 @@ lattice_status lt_cuda_compile_units(const lattice_runtime *runtime, const lt_cu
                                      lt_cuda_code *code, lattice_error *err)
 {
     nvrtc_api rtc = { 0 };
-    char architecture[48];
-    name_architecture(target, architecture);
     LT_TRY(load_nvrtc(&rtc, err));
-    lattice_status status = compile_all(runtime, &rtc, source, architecture, units, code, err);
+    lattice_status status = compile_all(runtime, &rtc, source, target, units, code, err);
     lt_cuda_unload(&rtc.handle);
     return status;
 }
@@ -174,7 +186,7 @@ lattice_status lt_cuda_compile(const lattice_runtime *runtime, const lt_cuda_tar
     bool cached = lt_cuda_cache_path(runtime, source, options, &path),
          found = cached && lt_cuda_cache_read(runtime, path.data, code);
     lattice_status status = LATTICE_OK;
-    if (!found) status = compile_all(runtime, &rtc, source, architecture, UINT32_MAX, code, err);
+    if (!found) status = compile_all(runtime, &rtc, source, target, UINT32_MAX, code, err);
     if (status == LATTICE_OK)
         lt_log(runtime, LATTICE_LOG_INFO, "kernels %s in %.1f ms", found ? "read from the cache" : "compiled",
                (lt_clock_seconds() - start) * 1e3);

@@ -21,7 +21,7 @@ lattice_status lt_gpu_launch_kernel(const run *r, lt_gpu_kernel kernel, const lt
                         .args_size = args_size,
                         .grid = { x, y },
                         .threads = threads,
-                        .early = r->is_step && r->batch->n_tokens <= LT_GPU_FEW_ROWS };
+                        .early = r->is_step && r->batch->n_tokens <= LT_GPU_EARLY_ROWS };
     for (int i = 0; i < n_buffers; i++) l.buffers[i] = buffers[i];
     if (r->device->specialise) r->device->specialise(r->device, (int)kernel, &r->p->shape, r->p->own, &l);
     return r->device->launch(r->device, &l, r->err);

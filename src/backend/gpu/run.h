@@ -9,7 +9,8 @@
 #undef uint
 
 enum { THREADS = 128, WORD = 4 };
-enum { LT_GPU_FEW_ROWS = 8 }; /* that the kernels for few rows take */
+enum { LT_GPU_FEW_ROWS = 8 };    /* that the kernels for few rows take */
+enum { LT_GPU_EARLY_ROWS = 64 }; /* of a step whose launches may begin early */
 
 /* Where the tables of the batch begin, in words. */
 typedef struct batch_tables {
