@@ -56,25 +56,24 @@ LT_VECTOR vf weights_of(const float *scores, size_t n, vf factor, vf shift)
 /* A tile's scores s [rows][LT_KEYS] of one block of keys become weights 2^(factor (s - max)), in place, or with pairs in the
  * first half of each row; row i sees the first visible[i] keys, and the weights from there to n are zero. `max` [rows] is the
  * largest score of the blocks so far, `total` [rows][LT_VL] the sums of the weights: lane by lane down the keys, so that their
- * order depends on the keys' positions alone. Where the largest grows, total and the sums of values so far, o [rows][width], are
- * scaled down; else they stay untouched. */
+ * order depends on the keys' positions alone. Where a row's largest grows, the totals and the sums of values so far,
+ * o [rows][width], are scaled down. */
 LT_VECTOR void softmax(float *s, size_t rows, const size_t *visible, size_t n, float factor, float *max, float *total, float *o,
                        size_t width, bool pairs)
 {
     float scale[LT_MR];
+    bool grows = false;
     for (size_t i = 0; i < rows; i++) {
         const float before = max[i], largest = row_max(s + i * LT_KEYS, visible[i]);
-        scale[i] = 1;
-        if (largest > before) {
-            max[i] = largest;
-            scale[i] = before > -INFINITY ? factor * before - factor * largest : 1;
-        }
+        max[i] = largest > before ? largest : before;
+        scale[i] = before > -INFINITY ? factor * before - factor * max[i] : 0;
+        grows |= scale[i] < 0;
     }
     for (size_t i = 0; i < rows; i++) {
         float *row = s + i * LT_KEYS;
         const vf f = v_set1(factor), shift = v_set1(-(factor * max[i]));
         vf sum = v_load(total + i * LT_VL);
-        if (scale[i] < 0) {
+        if (grows) { /* by 1 where this row's did not: whether each has grown cannot be foretold */
             const vf down = v_exp2_weight(v_set1(scale[i]));
             sum = v_mul(sum, down);
             for (size_t j = 0; j < width; j += LT_VL) v_store(o + i * width + j, v_mul(v_load(o + i * width + j), down));
