@@ -29,11 +29,17 @@ typedef struct lt_memory_report {
     uint64_t touched_bytes;   /* of it, in memory now */
 } lt_memory_report;
 
+typedef enum lt_copies {
+    LT_COPIES_AUTO,      /* within the backend's limits */
+    LT_COPIES_AS_STORED, /* none that is larger than what is stored */
+    LT_COPIES_NONE,      /* least memory: whatever the backend would keep packed is packed whenever it is used */
+} lt_copies;
+
 typedef struct lt_compile_options {
     size_t max_tokens; /* of one batch */
     size_t max_seqs;
-    bool half_rows;        /* states keep keys and values as halves, whatever the arithmetic but bfloat16, which keeps its own */
-    bool no_packed_copies; /* least memory: whatever the backend would keep packed is packed whenever it is used */
+    bool half_rows; /* states keep keys and values as halves, whatever the arithmetic but bfloat16, which keeps its own */
+    lt_copies copies;
 } lt_compile_options;
 
 struct lt_backend {

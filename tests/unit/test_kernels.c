@@ -554,6 +554,56 @@ static void few_rows_times_stored_rows_have_the_bits_of_panels(void **state)
     each_arithmetic(check_linear_few);
 }
 
+/* Panels that keep bfloat16: widened they are the panels of floats, and as they are they give the same bits. */
+static void check_by_pairs(const lt_kernels *set)
+{
+    const size_t ks[] = { 2, 6, 8, 16, 30, 64, 66, 128, 258 }, ns[] = { 1, set->nr - 1, set->nr, 2 * set->nr + 3 };
+    for (size_t i = 0; i < 4 * sizeof ks / sizeof *ks; i++) {
+        const size_t k = ks[i / 4], n = ns[i % 4], m = 1 + i % (LT_FEW_ROWS + 3), ldw = k + i % 3 * 2, ldy = n + i % 2;
+        const size_t panels = (n + set->nr - 1) / set->nr, floats = set->nr * k;
+        unsigned char *base, *w = stored_random(n * ldw, LT_BF16, i % 5 * 2, &base);
+        buffer x = buffer_random(m * k, i % 5, 1), residual = buffer_random(m * n, 0, 1), widened = buffer_new(floats, 0);
+        buffer packed = buffer_new(panels * floats, 0), pairs = buffer_new(panels * floats / 2, 0);
+        buffer want = buffer_new(m * ldy, 0), got = buffer_new(m * ldy, i % 5);
+        for (size_t p = 0; p < panels; p++) {
+            const size_t rows = n - p * set->nr < set->nr ? n - p * set->nr : set->nr;
+            set->pack_panel(w + p * set->nr * ldw * 2, LT_BF16, ldw, rows, k, packed.at + p * floats);
+            set->pack_pairs(w + p * set->nr * ldw * 2, ldw, rows, k, pairs.at + p * floats / 2);
+            set->widen_pairs(pairs.at + p * floats / 2, k, widened.at);
+            check_equal(widened.at, packed.at + p * floats, floats, set->isa, "widened panel");
+        }
+        lt_linear a = { .x = x.at,
+                        .ldx = k,
+                        .m = m,
+                        .k = k,
+                        .n = n,
+                        .panels = packed.at,
+                        .panel_end = panels,
+                        .activation = i % 2 ? LT_ACT_SILU : LT_ACT_NONE,
+                        .residual = residual.at,
+                        .ldr = n,
+                        .y = want.at,
+                        .ldy = ldy };
+        set->linear(&a);
+        a.panels = pairs.at;
+        a.y = got.at;
+        set->linear_by_pairs(&a);
+        for (size_t row = 0; row < m; row++)
+            check_equal(got.at + row * ldy, want.at + row * ldy, n, set->isa, "product by pairs");
+        check_gaps(got, ldy, m, n);
+        buffer_check(pairs), buffer_check(widened);
+        buffer_free(x), buffer_free(residual), buffer_free(widened), buffer_free(packed), buffer_free(pairs), buffer_free(want);
+        buffer_free(got);
+        free(base);
+    }
+}
+
+static void panels_that_keep_bfloat16_give_the_same_bits(void **state)
+{
+    (void)state;
+    each_set(check_by_pairs);
+}
+
 /* ---- attention ---- */
 
 typedef struct attention_case {
@@ -1453,6 +1503,7 @@ int main(void)
         cmocka_unit_test(linear_multiplies_adds_bias_activates_gates_and_adds_residual),
         cmocka_unit_test(linear_rows_do_not_depend_on_rows_or_panels_together),
         cmocka_unit_test(few_rows_times_stored_rows_have_the_bits_of_panels),
+        cmocka_unit_test(panels_that_keep_bfloat16_give_the_same_bits),
         cmocka_unit_test(attention_is_softmax_of_scores_times_values_whatever_the_tile),
         cmocka_unit_test(attention_carries_nan_only_to_queries_that_see_it),
         cmocka_unit_test(halves_round_to_nearest_even),

@@ -231,7 +231,8 @@ static void run(const lt_q8_kernels *set, const product *p, const void *x, const
                                 .residual = p->residual ? extra : NULL,
                                 .ldr = p->n,
                                 .y = y,
-                                .ldy = p->n + 1 },
+                                .ldy = p->n + 1,
+                                .self_fetching = p->k % 64 != 0 },
                        .x = x,
                        .quants = w,
                        .scales = (const uint8_t *)w + lt_q8_0_scales_offset(p->n, p->k) };

@@ -110,6 +110,7 @@ LT_VECTOR vf load_pairs(const unsigned char *p, lt_dtype dtype, size_t n)
 {
     const size_t size = dtype == LT_F32 ? 4 : 2;
     if (n >= 2 * LT_VL) return dtype == LT_BF16 ? v_load(p) : v_pairs(load_as(p, dtype), load_as(p + LT_VL * size, dtype));
+    if (dtype == LT_BF16 && n % 2 == 0) return v_load_n(p, n / 2);
     if (n <= LT_VL) return v_pairs(n == LT_VL ? load_as(p, dtype) : load_as_n(p, dtype, n), v_zero());
     return v_pairs(load_as(p, dtype), load_as_n(p + LT_VL * size, dtype, n - LT_VL));
 }
@@ -146,6 +147,23 @@ LT_VECTOR void pack_pair_panel_as(const unsigned char *w, lt_dtype dtype, size_t
             pack_row_pairs(w + g * row_bytes, dtype, row_bytes, n - g, k, panel + g);
         } else {
             for (size_t p = 0; p < (k + 1) / 2; p++) v_store(panel + p * LT_NR + g, v_zero());
+        }
+    }
+}
+
+static void pack_pairs(const void *w, size_t ldw, size_t n, size_t k, float *panel)
+{
+    pack_pair_panel_as(w, LT_BF16, ldw * 2, n, k, panel);
+}
+
+static void widen_pairs(const float *pairs, size_t k, float *panel)
+{
+    for (size_t p = 0; p < k / 2; p++, pairs += LT_NR, panel += 2 * LT_NR) {
+        LT_UNROLL
+        for (size_t j = 0; j < LT_NR; j += LT_VL) {
+            const vf v = v_load(pairs + j);
+            v_store(panel + j, v_low_bf16(v));
+            v_store(panel + LT_NR + j, v_high_bf16(v));
         }
     }
 }

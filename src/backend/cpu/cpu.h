@@ -21,16 +21,17 @@ typedef struct lt_cpu_weight {
     const lt_weight *source;
     const uint8_t *data[LT_MAX_SEGMENTS]; /* each segment's bytes, as stored; Q8_0 and INT8_ROWS: those of its whole tensor */
     bool is_vector, is_table, is_matrix;
-    bool is_taps;      /* a vector that is the taps of a convolution: [taps][channels] */
-    bool is_glu;       /* gate over up: the panels of the two alternate, each half padded by itself */
-    bool is_head;      /* a matrix of the logits tail alone: never packed once */
-    bool is_bytes;     /* a matrix multiplied in integers: n_panels counts panels of 16, those of each segment by itself */
-    bool admits_rows;  /* its family bears it in int8 by rows */
-    bool by_rows;      /* of a matrix that is_bytes: int8 by rows; else Q8_0 */
-    bool is_packed;    /* into panels or, by rows, into bytes, by the first run */
+    bool is_taps;     /* a vector that is the taps of a convolution: [taps][channels] */
+    bool is_glu;      /* gate over up: the panels of the two alternate, each half padded by itself */
+    bool is_head;     /* a matrix of the logits tail alone */
+    bool is_bytes;    /* a matrix multiplied in integers: n_panels counts panels of 16, those of each segment by itself */
+    bool admits_rows; /* its family bears it in int8 by rows */
+    bool by_rows;     /* of a matrix that is_bytes: int8 by rows; else Q8_0 */
+    bool is_packed;   /* once, into panels or, by rows, into bytes */
+    bool by_pairs;    /* the panels keep bfloat16 beside float32 arithmetic: [n_panels][cols / 2][nr] pairs */
     uint8_t *bytes[LT_MAX_SEGMENTS]; /* by rows: packed segments; NULL: as stored, in data */
-    float *vector;     /* vectors: [rows], converted when compiled */
-    float *panels;     /* other matrices: [n_panels][lt_panel_rows][nr], filled by the first run; NULL: packed whenever touched */
+    float *vector;                   /* vectors: [rows], converted when compiled */
+    float *panels;     /* other matrices: [n_panels][lt_panel_rows][nr] unless by_pairs; NULL: packed whenever touched */
     size_t n_panels;   /* matrices; of gate and up together */
     size_t first_item; /* panels of the weights before it that are packed once */
 } lt_cpu_weight;
@@ -40,8 +41,9 @@ typedef struct lt_cpu_weights {
     size_t n;
     float *vectors; /* all vectors, one behind the other */
     lt_reserve panels;
-    size_t packed_bytes, stored_bytes;
-    size_t n_items;  /* panels to pack once */
+    size_t packed_bytes, packed_head_bytes, stored_bytes;
+    /* Panels that are packed once, one behind the other: by the first run; then some by every run; then by runs for logits. */
+    size_t n_first_items, n_body_items, n_items;
     bool has_bytes;  /* a matrix is_bytes */
     bool has_rows;   /* one of them is by_rows */
     size_t max_cols; /* of all matrices */
@@ -55,19 +57,22 @@ lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan,
                                    const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem,
                                    lattice_error *err);
 void lt_cpu_weights_free(lt_cpu_weights *weights, const lattice_allocator *mem);
-/* Fills the packed copies: every thread of a region calls it with the same counter, 0 at first, and gather scratch of its own. */
-void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather);
-/* Gives back the mapped pages of what has been packed. */
-void lt_cpu_weights_forget(const lt_cpu_weights *weights);
+/* Fills the packed copies, items [first, end): every thread of a region calls it with the same counter, 0 at first, and gather
+ * scratch of its own. */
+void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, size_t first, size_t end, atomic_size_t *counter,
+                         float *gather);
+/* Gives back the mapped pages of the matrices of which these items were the last. Rows of a table come back one by one, as they
+ * are read. */
+void lt_cpu_weights_forget(const lt_cpu_weights *weights, size_t first, size_t end);
 /* Packs panel `index` of a matrix into panel[lt_panel_rows][nr]. gather: lt_cpu_gather_floats() floats. */
 void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather);
 /* Where the bytes lie that panel `index` is packed from, *size of them (all but those of a further segment). */
 const void *lt_cpu_panel_bytes(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, size_t *size);
-/* The rows of panel `index` as linear_few reads them; NULL where they are fewer than a panel has, in several segments or blocks. */
+/* The rows of panel `index` as linear_few reads them; NULL where they are fewer than a panel has or lie apart. */
 const void *lt_cpu_panel_rows(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index);
 /* Row `row` of a table, or of a matrix that is one: dst[cols], or added to it. */
 void lt_cpu_read_row(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t row, bool add, float *dst);
-/* The first column of the result's panel `index`, of which there are lt_cpu_result_panels; of the last and one more, the width. */
+/* The first column of the result's panel `index` of lt_cpu_result_panels; of the last and one more, the width. */
 size_t lt_cpu_panel_column(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index);
 size_t lt_cpu_result_panels(const lt_cpu_weight *weight);
 size_t lt_cpu_gather_floats(const lt_cpu_weights *weights, const lt_kernels *kernels);
@@ -115,12 +120,13 @@ struct lt_program {
     lattice_runtime *runtime;
     const lt_kernels *kernels;
     const lt_kernels *attention; /* whose attention is run: beside int8 by rows that for bfloat16, if the set has it */
-    const lt_q8_kernels *q8; /* NULL: nothing is multiplied in integers */
+    const lt_q8_kernels *q8;     /* NULL: nothing is multiplied in integers */
     const lt_plan *plan;
     size_t max_tokens, max_seqs;
     int n_threads;
+    bool self_fetching; /* lt_cpu_self_fetching() */
     lt_cpu_weights weights;
-    bool packed;
+    size_t n_packed; /* items of them */
 
     lt_cpu_group *groups;
     size_t n_groups;
@@ -218,9 +224,10 @@ static inline size_t lt_cpu_leading(size_t width)
 {
     return (lt_ceil_div(width, 16) | 1) * 16;
 }
-static inline size_t lt_cpu_panel_floats(const lt_kernels *kernels, size_t cols)
+static inline size_t lt_cpu_panel_floats(const lt_cpu_weight *weight, const lt_kernels *kernels)
 {
-    return kernels->nr * lt_panel_rows(kernels, cols);
+    const size_t cols = weight->source->cols;
+    return kernels->nr * (weight->by_pairs ? cols / 2 : lt_panel_rows(kernels, cols));
 }
 
 #endif

@@ -199,8 +199,9 @@ static void region(void *arg, int thread, int threads)
     run *r = arg;
     lt_program *p = r->program;
     size_t n_threads = (size_t)threads;
-    if (r->pack) {
-        lt_cpu_weights_pack(&p->weights, r->kernels, &p->counters[p->n_groups].next, gather_scratch(r, thread));
+    if (r->items > p->n_packed) {
+        lt_cpu_weights_pack(&p->weights, r->kernels, p->n_packed, r->items, &p->counters[p->n_groups].next,
+                            gather_scratch(r, thread));
         lt_pool_barrier(p->runtime->pool);
     }
     if (r->n_pieces > 0) {
@@ -273,6 +274,17 @@ static void place_rows(run *r, lt_tail_kind tail)
     p->ld[result] = p->plan->values[result].width;
 }
 
+/* How many items of the packed weights shall be there: some more than before, or what the first run needs. A step of decoding
+ * takes a third longer while it packs so many. */
+static size_t items_for(const lt_program *p, lt_tail_kind tail)
+{
+    const lt_cpu_weights *w = &p->weights;
+    const size_t all = tail == LT_TAIL_LOGITS ? w->n_items : w->n_body_items, share = lt_ceil_div(w->n_items, 32);
+    if (p->n_packed >= all) return p->n_packed;
+    const size_t n = all - p->n_packed < share ? all : p->n_packed + share;
+    return n > w->n_first_items ? n : w->n_first_items;
+}
+
 static void prepare(run *r, lt_tail_kind tail, const lt_run_hooks *hooks)
 {
     lt_program *p = r->program;
@@ -295,7 +307,7 @@ static void prepare(run *r, lt_tail_kind tail, const lt_run_hooks *hooks)
     for (size_t i = 0; i <= p->n_groups + p->plan->n_ops; i++) atomic_init(&p->counters[i].next, 0);
     atomic_init(&r->stop, SIZE_MAX);
     r->fail_group = SIZE_MAX;
-    r->pack = !p->packed && p->weights.n_items > 0;
+    r->items = items_for(p, tail);
     if (!hooks) return;
     r->cancel = hooks->cancel;
     r->profile = hooks->profile != NULL;
@@ -327,9 +339,9 @@ static lattice_status run_locked(run *r, lt_tail_kind tail, const lt_run_hooks *
     prepare(r, tail, hooks);
     if (r->cancel && __atomic_load_n(r->cancel, __ATOMIC_RELAXED)) return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
     lt_pool_run(p->runtime->pool, region, r);
-    if (r->pack) {
-        p->packed = true;
-        lt_cpu_weights_forget(&p->weights);
+    if (r->items > p->n_packed) {
+        lt_cpu_weights_forget(&p->weights, p->n_packed, r->items);
+        p->n_packed = r->items;
     }
     if (atomic_load(&r->stop) != SIZE_MAX) return lt_fail(err, LATTICE_ERR_CANCELLED, "cancelled");
     if (r->fail_group != SIZE_MAX) {

@@ -38,6 +38,7 @@ typedef struct lt_linear {
     size_t ldw;
     const void *next; /* next_size bytes that are wanted after this product: fetched meanwhile. NULL: the panel behind the last */
     size_t next_size;
+    bool self_fetching; /* of the processor, lt_cpu_self_fetching() */
 } lt_linear;
 
 /* Up to so many rows are multiplied from the stored rows of a matrix rather than from a panel that is packed for them. */
@@ -153,6 +154,11 @@ typedef struct lt_gated_norm {
     /* The same bits from rows of W as they are stored, dtype F32, F16 or BF16, whole panels of them: for few rows of x, up to   \
      * LT_FEW_ROWS or so. */                                                                                                     \
     X(void, linear_few, (const lt_linear *args))                                                                                 \
+    /* float32 only, else NULL, and for an even k: panels that keep bfloat16 as [k / 2][nr] pairs of neighbours in k. Made of    \
+     * rows as by pack_panel; made into a panel of floats; and linear from them as they are: the same bits, for few rows. */     \
+    X(void, pack_pairs, (const void *w, size_t ldw, size_t n, size_t k, float *panel))                                           \
+    X(void, widen_pairs, (const float *pairs, size_t k, float *panel))                                                           \
+    X(void, linear_by_pairs, (const lt_linear *args))                                                                            \
     X(void, attention, (const lt_attention *args))                                                                               \
     X(void, norm, (const lt_norm *args))                                                                                         \
     X(void, norm_rope, (const lt_norm_rope *args))                                                                               \
@@ -206,6 +212,10 @@ static inline size_t lt_panel_rows(const lt_kernels *kernels, size_t k)
 /* The sets that this build has and this CPU (cpuid) and operating system (xgetbv) allow, best first; *n receives their number.
  * The scalar set is always there, last. All are the float32 tables. */
 const lt_kernels *const *lt_kernels_available(size_t *n);
+/* Whether one stream of memory is read fastest when nothing is fetched ahead by instructions: AMD's with AVX512_BF16. Of 62 GB/s
+ * that two threads of a Zen 4 get, they get 60 so, 57 where the stream is fetched to L1, 44 where to L2; on a Xeon of 2023
+ * fetching to L2 gives a third more than not fetching. */
+bool lt_cpu_self_fetching(void);
 /* By name; NULL or "auto": the best; NULL returned: not built in or not available. */
 const lt_kernels *lt_kernels_find(const char *isa);
 

@@ -45,13 +45,15 @@ typedef struct tile_args {
     size_t ldr;
 } tile_args;
 
-/* One step of k. Rows are reached from four bases, three rows each, which x86 addresses without further arithmetic. */
-LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const float *b,
-                         bool pairs)
+/* What a tile multiplies: floats; pairs of bfloat16 on both sides; or floats by pairs of bfloat16, each half of which is a float.
+ */
+typedef enum tile_form { FLOATS, PAIRS, FLOATS_BY_PAIRS } tile_form;
+
+/* x[rows][p] by one row of a panel. Rows are reached from four bases, three rows each, which x86 addresses without further
+ * arithmetic. */
+LT_VECTOR void tile_row(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const vf bv[LT_NV],
+                        bool pairs)
 {
-    vf bv[LT_NV];
-    LT_UNROLL
-    for (size_t j = 0; j < LT_NV; j++) bv[j] = v_load(b + j * LT_VL);
     LT_UNROLL
     for (size_t i = 0; i < rows; i++) {
         const float *x = base[i / 3] + (i % 3) * ldx + p;
@@ -68,7 +70,26 @@ LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const b
     }
 }
 
-LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
+/* One step of k. */
+LT_VECTOR void tile_step(size_t rows, vf acc[LT_MR][LT_NV], const float *const base[4], size_t ldx, size_t p, const float *b,
+                         tile_form form)
+{
+    vf bv[LT_NV], half[LT_NV];
+    LT_UNROLL
+    for (size_t j = 0; j < LT_NV; j++) bv[j] = v_load(b + j * LT_VL);
+    if (form != FLOATS_BY_PAIRS) {
+        tile_row(rows, acc, base, ldx, p, bv, form == PAIRS);
+        return;
+    }
+    LT_UNROLL
+    for (size_t j = 0; j < LT_NV; j++) half[j] = v_low_bf16(bv[j]);
+    tile_row(rows, acc, base, ldx, 2 * p, half, false);
+    LT_UNROLL
+    for (size_t j = 0; j < LT_NV; j++) half[j] = v_high_bf16(bv[j]);
+    tile_row(rows, acc, base, ldx, 2 * p + 1, half, false);
+}
+
+LT_VECTOR void tile(size_t rows, const tile_args *t, tile_form form)
 {
     const size_t k = t->k, ldx = t->ldx;
     const float *const base[4] = { t->x, rows > 3 ? t->x + 3 * ldx : t->x, rows > 6 ? t->x + 6 * ldx : t->x,
@@ -104,11 +125,11 @@ LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
     for (; p + 4 <= k; p += 4) {
         for (size_t i = 0; i < t->lines; i++, prefetch += 64) __builtin_prefetch((const void *)prefetch, 0, 2);
         LT_UNROLL
-        for (size_t u = 0; u < 4; u++) tile_step(rows, acc, base, ldx, p + u, b + u * LT_NR, pairs);
+        for (size_t u = 0; u < 4; u++) tile_step(rows, acc, base, ldx, p + u, b + u * LT_NR, form);
         b += 4 * LT_NR;
     }
     for (; p < k; p++) {
-        tile_step(rows, acc, base, ldx, p, b, pairs);
+        tile_step(rows, acc, base, ldx, p, b, form);
         b += LT_NR;
     }
     if (t->bias) {
@@ -132,11 +153,15 @@ LT_VECTOR void tile(size_t rows, const tile_args *t, bool pairs)
 
 typedef void tile_fn(const tile_args *t);
 
-/* LT_TILES(X): X(1) … X(LT_MR), defined by the set. */
+/* A function for each number of rows. LT_TILES(X): X(1) … X(LT_MR), defined by the set. */
 #define X(rows)                                                                                                                  \
     static void tile_##rows(const tile_args *t)                                                                                  \
     {                                                                                                                            \
-        tile(rows, t, false);                                                                                                    \
+        tile(rows, t, FLOATS);                                                                                                   \
+    }                                                                                                                            \
+    static void tile_by_pairs_##rows(const tile_args *t)                                                                         \
+    {                                                                                                                            \
+        tile(rows, t, FLOATS_BY_PAIRS);                                                                                          \
     }
 LT_TILES(X)
 #undef X
@@ -144,12 +169,15 @@ LT_TILES(X)
 #define X(rows) [rows] = tile_##rows,
 static tile_fn *const tiles[LT_MR + 1] = { LT_TILES(X) };
 #undef X
+#define X(rows) [rows] = tile_by_pairs_##rows,
+static tile_fn *const tiles_by_pairs[LT_MR + 1] = { LT_TILES(X) };
+#undef X
 
 #ifdef LT_HAS_PAIRS
 #define X(rows)                                                                                                                  \
     static void pair_tile_##rows(const tile_args *t)                                                                             \
     {                                                                                                                            \
-        tile(rows, t, true);                                                                                                     \
+        tile(rows, t, PAIRS);                                                                                                    \
     }
 LT_TILES(X)
 #undef X
@@ -163,8 +191,8 @@ static tile_fn *const pair_tiles[LT_MR + 1] = { LT_TILES(X) };
 
 /* ---- linear ---- */
 
-/* steps: of k, each of a float or a pair */
-LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_rows)
+/* steps: of k, each of a float or a pair; fetch: what comes next, ahead */
+LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_rows, bool fetch)
 {
     _Alignas(64) float c[LT_MR * LT_NR];
     const size_t n_tiles = (a->m + LT_MR - 1) / LT_MR;
@@ -194,7 +222,7 @@ LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_row
                                   .c = c,
                                   .ldc = LT_NR,
                                   .prefetch = next + i * share,
-                                  .lines = i * share < next_lines * 64 ? lines : 0,
+                                  .lines = fetch && i * share < next_lines * 64 ? lines : 0,
                                   .y = a->y + row * a->ldy + col,
                                   .ldy = a->ldy,
                                   .bias = direct ? a->bias + col : NULL,
@@ -209,7 +237,12 @@ LT_VECTOR void multiply(const lt_linear *a, size_t steps, tile_fn *const *by_row
 
 static void linear(const lt_linear *a)
 {
-    multiply(a, a->k, tiles);
+    multiply(a, a->k, tiles, true);
+}
+
+static void linear_by_pairs(const lt_linear *a)
+{
+    multiply(a, a->k / 2, tiles_by_pairs, !a->self_fetching);
 }
 
 #include "backend/cpu/few.h"
@@ -227,7 +260,7 @@ static void linear(const lt_linear *a)
 #ifdef LT_HAS_PAIRS
 static void linear_pairs(const lt_linear *a)
 {
-    multiply(a, (a->k + 1) / 2, pair_tiles);
+    multiply(a, (a->k + 1) / 2, pair_tiles, true);
 }
 
 static size_t attention_scratch_pairs(size_t head_dim)
@@ -253,7 +286,8 @@ static const lt_kernels bf16_kernels = { LT_BF16_COMMON(LT_ISA),         .mr = L
     {                                                                                                                            \
         LT_COMMON_KERNELS(name), .mr = LT_MR, .tile_rows = LT_TILE_ROWS, .compute = LATTICE_COMPUTE_F32, .bf16 = bf16_table,     \
                                  .attention_scratch = attention_scratch, .pack_panel = pack_panel, .linear = linear,             \
-                                 .linear_few = linear_few, .attention = attention, .peak_flop = peak_flop                        \
+                                 .linear_few = linear_few, .pack_pairs = pack_pairs, .widen_pairs = widen_pairs,                 \
+                                 .linear_by_pairs = linear_by_pairs, .attention = attention, .peak_flop = peak_flop              \
     }
 
 /* LT_ISA is its name. */

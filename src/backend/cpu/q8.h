@@ -24,8 +24,8 @@ static inline size_t lt_q8_row_bytes(size_t k)
 }
 
 typedef struct lt_q8_linear {
-    /* m, k (a multiple of 32), n, panel_begin, panel_end (panels of LT_Q8_0_PANEL columns), bias, activation, gate, residual, y
-     * as in lt_linear; the rest is not read. */
+    /* m, k (a multiple of 32), n, panel_begin, panel_end (panels of LT_Q8_0_PANEL columns), bias, activation, gate, residual, y,
+     * self_fetching as in lt_linear; the rest is not read. */
     lt_linear out;
     const void *x;         /* [m] rows, lt_q8_row_bytes(k) apart */
     const uint8_t *quants; /* of panel 0 */

@@ -40,7 +40,8 @@ LT_VECTOR size_t min_size(size_t a, size_t b)
 
 #include "backend/cpu/finish.h"
 
-/* For so few rows memory is the limit: while a block is computed, as much of the panels that follow is fetched. */
+/* For so few rows memory is the limit: while a block is computed, as much of the panels that follow is fetched; or it is left to
+ * the processor, which needs them in one stream. */
 #define Q8_FETCH_ROWS 4
 
 LT_VECTOR void q8_fetch(size_t panels, const uint8_t *w, const unsigned char *scales, size_t k, size_t b)
@@ -100,7 +101,7 @@ LT_VECTOR void q8_tile(size_t rows, size_t panels, const lt_q8_linear *a, const 
         for (size_t v = 0; v < panels * Q8_VECTORS; v++) sum[i][v] = v_zero();
     }
     for (size_t b = 0; b < blocks; b++) {
-        if (rows <= Q8_FETCH_ROWS) q8_fetch(panels, w, scales, k, b);
+        if (rows <= Q8_FETCH_ROWS && !a->out.self_fetching) q8_fetch(panels, w, scales, k, b);
         q_acc acc[Q8_ROWS][Q8_PANELS * Q8_VECTORS];
         LT_UNROLL
         for (size_t i = 0; i < rows; i++) {
@@ -161,9 +162,10 @@ static void q8_linear(const lt_q8_linear *a)
 {
     _Alignas(64) float c[Q8_ROWS * LT_NR];
     const size_t m = a->out.m, row_bytes = lt_q8_row_bytes(a->out.k), n_tiles = (m + Q8_ROWS - 1) / Q8_ROWS;
+    const bool one_stream = m <= Q8_FETCH_ROWS && a->out.self_fetching;
     for (size_t panel = a->out.panel_begin; panel < a->out.panel_end;) {
         // NOLINTNEXTLINE(bugprone-branch-clone): in some sets Q8_PANELS is 1
-        const size_t panels = a->out.panel_end - panel < Q8_PANELS ? 1 : Q8_PANELS, col = panel * LT_Q8_0_PANEL;
+        const size_t panels = one_stream || a->out.panel_end - panel < Q8_PANELS ? 1 : Q8_PANELS, col = panel * LT_Q8_0_PANEL;
         const size_t cols = min_size(panels * LT_Q8_0_PANEL, a->out.n - col);
         size_t row = 0;
         for (size_t i = 0; i < n_tiles; i++) { /* rows dealt evenly */

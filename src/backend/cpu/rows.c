@@ -70,22 +70,35 @@ static void qk_norm_rope(const run *r, const lt_op *op, const frame *f, part p)
     }
 }
 
-/* Panel `index` of a weight that is packed when touched, for columns [panel_begin, panel_begin + 1): few rows are multiplied from
- * the stored rows as they are. What the next panel is packed from is fetched during the product, else packing would wait for
- * memory most of its time. */
-static void touch_panel(const run *r, const lt_cpu_weight *w, const frame *f, size_t index, lt_linear *args)
+/* A product by panel `index` of a weight, for columns [panel_begin, panel_begin + 1). Of what is packed, or widened, when
+ * touched, few rows are multiplied as it is. What the next panel is made from is fetched during the product, else that would wait
+ * for memory most of its time. */
+static void panel_product(const run *r, const lt_cpu_weight *w, const frame *f, size_t index, lt_linear *args)
 {
-    args->w = args->m <= LT_FEW_ROWS ? lt_cpu_panel_rows(w, r->kernels, index) : NULL;
-    if (args->w) {
-        args->dtype = w->source->dtype;
-        args->ldw = w->source->cols;
-        r->kernels->linear_few(args);
-        return;
-    }
+    const bool few = args->m <= LT_FEW_ROWS, is_packed = w->is_packed && w->first_item + index < r->items;
+    const size_t floats = lt_cpu_panel_floats(w, r->kernels);
     float *panel = panel_scratch(r, f->thread);
-    lt_cpu_pack_panel(w, r->kernels, index, panel, gather_scratch(r, f->thread));
-    args->panels = panel;
-    if (index + 1 < w->n_panels) args->next = lt_cpu_panel_bytes(w, r->kernels, index + 1, &args->next_size);
+    args->panels = is_packed ? w->panels + index * floats : panel;
+    if (is_packed && w->by_pairs) {
+        if (few) {
+            r->kernels->linear_by_pairs(args);
+            return;
+        }
+        args->next = args->panels + floats;
+        args->next_size = index + 1 < w->n_panels ? floats * sizeof(float) : 0;
+        r->kernels->widen_pairs(args->panels, args->k, panel);
+        args->panels = panel;
+    } else if (!is_packed) {
+        args->w = few ? lt_cpu_panel_rows(w, r->kernels, index) : NULL;
+        if (args->w) {
+            args->dtype = w->source->dtype;
+            args->ldw = w->source->cols;
+            r->kernels->linear_few(args);
+            return;
+        }
+        lt_cpu_pack_panel(w, r->kernels, index, panel, gather_scratch(r, f->thread));
+        if (index + 1 < w->n_panels) args->next = lt_cpu_panel_bytes(w, r->kernels, index + 1, &args->next_size);
+    }
     r->kernels->linear(args);
 }
 
@@ -104,12 +117,7 @@ static void gated_linear(const run *r, const lt_op *op, const frame *f, part p, 
             args->gate = up ? args->y : NULL;
             args->ldg = args->ldy;
             args->residual = up ? residual : NULL;
-            if (w->panels) {
-                args->panels = w->panels + (2 * i + up) * lt_cpu_panel_floats(r->kernels, args->k);
-                r->kernels->linear(args);
-            } else {
-                touch_panel(r, w, f, 2 * i + up, args);
-            }
+            panel_product(r, w, f, 2 * i + up, args);
         }
     }
 }
@@ -128,6 +136,7 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         .activation = op->activation,
         .y = y.data,
         .ldy = y.ld,
+        .self_fetching = r->program->self_fetching,
     };
     if (op->weight[1] != LT_NONE) args.bias = r->program->weights.list[op->weight[1]].vector;
     if (op->in[1].value != LT_NONE) {
@@ -150,8 +159,8 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         gated_linear(r, op, f, p, &args);
         return;
     }
-    if (w->panels) {
-        args.panels = w->panels + p.panel_begin * lt_cpu_panel_floats(r->kernels, k);
+    if (w->is_packed && w->first_item < r->program->weights.n_first_items) {
+        args.panels = w->panels + p.panel_begin * lt_cpu_panel_floats(w, r->kernels);
         args.panel_begin = p.panel_begin;
         args.panel_end = p.panel_end;
         r->kernels->linear(&args);
@@ -160,7 +169,7 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
     for (size_t i = p.panel_begin; i < p.panel_end; i++) {
         args.panel_begin = i;
         args.panel_end = i + 1;
-        touch_panel(r, w, f, i, &args);
+        panel_product(r, w, f, i, &args);
     }
 }
 

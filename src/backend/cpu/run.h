@@ -17,7 +17,8 @@ typedef struct run {
     size_t n_groups;
     size_t fail_group; /* fault injection: SIZE_MAX for none */
     const bool *cancel;
-    bool pack, profile;
+    size_t items; /* of packed weights that it finds or makes; others are packed when touched */
+    bool profile;
     size_t n_pieces;    /* that the batch is cut into (program->pieces); 0: it is run group by group */
     atomic_size_t stop; /* no group from this one on is run */
 } run;

@@ -74,6 +74,17 @@ static size_t first_available(void)
     return has_amx(state) ? AVX512_AMX : AVX512_BF16;
 }
 
+bool lt_cpu_self_fetching(void)
+{
+    uint32_t a, b, c, d;
+    char vendor[12];
+    if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
+    memcpy(vendor, &b, 4);
+    memcpy(vendor + 4, &d, 4);
+    memcpy(vendor + 8, &c, 4);
+    return memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0 && all_sets[first_available()] == &lt_kernels_avx512bf16;
+}
+
 #elif defined(__aarch64__)
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -142,6 +153,13 @@ static size_t first_available(void)
     return 0;
 }
 
+#endif
+
+#if !defined(__x86_64__)
+bool lt_cpu_self_fetching(void)
+{
+    return false;
+}
 #endif
 
 const lt_kernels *const *lt_kernels_available(size_t *n)

@@ -121,7 +121,8 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
     const lt_program *p = s->head.program;
     size_t rows;
     if (!lt_add(s->head.length, n, &rows)) return lt_no_memory(err, SIZE_MAX, "keys and values");
-    size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->head.length % LT_BLOCK_ROWS, last = s->head.length / LT_BLOCK_ROWS;
+    size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->head.length % LT_BLOCK_ROWS,
+           last = s->head.length / LT_BLOCK_ROWS;
     if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, n_blocks))
         return lt_no_memory(err, n_blocks * sizeof *s->blocks, "a state");
     if (p->memory_floats > 0 && !s->next) {

@@ -2,15 +2,18 @@
  *
  * Vectors (biases, gains) become float32 when the plan is compiled. Tables of embeddings are read by rows from the mapping in
  * their stored type. A matrix is multiplied from panels of nr outputs; packing them takes a read of the whole matrix, so it is
- * done by all threads in the first run, and the mapped pages are given back, so that a weight is resident once. Where the packed
+ * done by all threads in the first run, and the mapped pages are given back, so that a weight is resident once. Where a processor
+ * reads one stream faster than rows, the panels of larger matrices, and of those for logits, keep bfloat16 as it is stored beside
+ * float32 arithmetic, in pairs; these are packed a part in every run, so that no answer waits for all of them. Where packed
  * copies would take more than the limits below, a panel is packed into a thread's scratch each time it is needed instead, and its
  * cost spreads over the rows of the tile. Q8_0 matrices and those in int8 by rows lie in the file as the integer products want
  * them and are multiplied as mapped; where they are dequantised instead, they are packed as 16-bit ones are. Under compute int8
- * an encoder's other matrices are packed as int8 by rows, all of them: that is the smallest form they can have. */
+ * an encoder's other matrices are packed as int8 by rows, all of them: that is the smallest form they can have.
+ */
 #include "backend/cpu/cpu.h"
 
-/* float32 matrices: a packed copy replaces the mapped pages, byte for byte. */
-#define PACK_LIMIT_F32 ((size_t)2 << 30)
+/* float32 matrices, and bfloat16 that is kept as pairs: a packed copy replaces the mapped pages, byte for byte. */
+#define PACK_LIMIT ((size_t)2 << 30)
 /* 16-bit matrices: a packed copy in float32 is twice the size of what it replaces, in bfloat16 as large. It pays: MiniLM in BF16
  * with a packed copy takes, in float32, 0.87 of the time at 1x8, 0.75 at 1x32, 0.93 at 32x32 and the same from 1x512 on. Beyond
  * the limit memory matters more. */
@@ -174,25 +177,45 @@ static bool packed_rows_size(const lt_cpu_weight *w, size_t *total)
     return true;
 }
 
-/* Packed with the 4-byte matrices, not with those that grow when they are packed. */
+/* Can be kept in panels of pairs beside float32 arithmetic. */
+static bool fits_pairs(const lt_cpu_weight *w, const lt_kernels *kernels)
+{
+    return kernels->pack_pairs && w->source->dtype == LT_BF16 && w->source->cols % 2 == 0;
+}
+
 static bool is_wide(const lt_cpu_weight *w)
 {
     return w->source->dtype == LT_F32;
 }
 
-/* Bytes of all packed matrices of 4-byte or of smaller types; SIZE_MAX when they do not fit a size_t. */
-static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kernels, bool wide)
+/* Bytes of the panels of all matrices of the logits, or of all others, of 4-byte or of smaller types; SIZE_MAX when they do not
+ * fit a size_t. by_pairs: of those that can be kept so. */
+static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kernels, bool head, bool wide, bool by_pairs)
 {
     size_t total = 0;
     for (size_t i = 0; i < weights->n; i++) {
         const lt_cpu_weight *w = &weights->list[i];
         size_t bytes;
-        if (!w->is_matrix || w->is_head || w->is_bytes || is_wide(w) != wide) continue;
-        bool fits = lt_mul(w->n_panels * kernels->nr, lt_panel_rows(kernels, w->source->cols), &bytes) &&
-                    lt_mul(bytes, sizeof(float), &bytes) && lt_add(total, bytes, &total);
+        if (!w->is_matrix || w->is_bytes || w->is_head != head || is_wide(w) != wide) continue;
+        if (by_pairs && !fits_pairs(w, kernels)) continue;
+        const size_t rows = by_pairs ? w->source->cols / 2 : lt_panel_rows(kernels, w->source->cols);
+        bool fits = lt_mul(w->n_panels * kernels->nr, rows, &bytes) && lt_mul(bytes, sizeof(float), &bytes) &&
+                    lt_add(total, bytes, &total);
         if (!fits) return SIZE_MAX;
     }
     return total;
+}
+
+typedef enum form { PACKED_WHEN_TOUCHED, PACKED_ONCE, KEPT_AS_PAIRS } form;
+
+static form choose_form(const lt_cpu_weights *weights, const lt_kernels *kernels, lt_copies copies, bool head, bool wide)
+{
+    if (copies == LT_COPIES_NONE) return PACKED_WHEN_TOUCHED;
+    const bool worth = copies == LT_COPIES_AS_STORED || lt_cpu_self_fetching();
+    const bool by_pairs = worth && !wide && packed_size(weights, kernels, head, wide, true) <= PACK_LIMIT;
+    const bool once = !head && packed_size(weights, kernels, head, wide, false) <= (wide ? PACK_LIMIT : PACK_LIMIT_16);
+    if (once && !(by_pairs && copies == LT_COPIES_AS_STORED)) return PACKED_ONCE;
+    return by_pairs ? KEPT_AS_PAIRS : PACKED_WHEN_TOUCHED;
 }
 
 /* How each matrix is multiplied, and the bytes of those that are packed by rows. */
@@ -220,40 +243,73 @@ static bool choose_forms(lt_cpu_weights *weights, const lt_kernels *kernels, lat
     return true;
 }
 
+/* Floats of the packed panels of the matrices of the logits, or of all others; false: too many. */
+static bool choose_panels(lt_cpu_weights *weights, const lt_kernels *kernels, lt_copies copies, bool head, size_t *floats)
+{
+    const form forms[] = { choose_form(weights, kernels, copies, head, false),
+                           choose_form(weights, kernels, copies, head, true) };
+    *floats = 0;
+    for (size_t i = 0; i < weights->n; i++) {
+        lt_cpu_weight *w = &weights->list[i];
+        size_t more;
+        if (!w->is_matrix || w->is_bytes || w->is_head != head) continue;
+        const form f = forms[is_wide(w)];
+        w->by_pairs = f == KEPT_AS_PAIRS && fits_pairs(w, kernels);
+        w->is_packed = f == PACKED_ONCE || w->by_pairs;
+        if (!w->is_packed) continue;
+        if (!lt_mul(w->n_panels, lt_cpu_panel_floats(w, kernels), &more) || !lt_add(*floats, more, floats)) return false;
+    }
+    return true;
+}
+
+static bool add_floats(size_t *bytes, size_t floats)
+{
+    size_t more;
+    return lt_mul(floats, sizeof(float), &more) && lt_add(*bytes, more, bytes);
+}
+
+/* When a packed matrix is made, in this order. */
+typedef enum pack_time { FIRST_RUN, BY_AND_BY, FOR_LOGITS } pack_time;
+
+static pack_time time_of(const lt_cpu_weight *w)
+{
+    return !w->by_pairs ? FIRST_RUN : w->is_head ? FOR_LOGITS : BY_AND_BY;
+}
+
 static lattice_status place_panels(lt_cpu_weights *weights, const lt_compile_options *options, const lt_kernels *kernels,
                                    lattice_compute asked, lattice_error *err)
 {
-    if (!choose_forms(weights, kernels, asked)) return lt_no_memory(err, SIZE_MAX, "packed weights");
-    size_t bytes_32 = packed_size(weights, kernels, true), bytes_16 = packed_size(weights, kernels, false);
-    bool pack_32 = bytes_32 <= PACK_LIMIT_F32 && !options->no_packed_copies;
-    bool pack_16 = bytes_16 <= PACK_LIMIT_16 && !options->no_packed_copies;
-    const size_t panel_bytes = (pack_32 ? bytes_32 : 0) + (pack_16 ? bytes_16 : 0);
-    uint8_t *next_byte;
-    float *next;
-    if (!lt_add(weights->packed_bytes, panel_bytes, &weights->packed_bytes)) return lt_no_memory(err, SIZE_MAX, "packed weights");
-    if (weights->packed_bytes == 0) return LATTICE_OK;
-    LT_TRY(lt_reserve_create(weights->packed_bytes, &weights->panels, err));
-    next_byte = weights->panels.base; /* first what is a multiple of 64 bytes */
-    next = (float *)(void *)(next_byte + (weights->packed_bytes - panel_bytes));
-    for (size_t i = 0; i < weights->n; i++) {
-        lt_cpu_weight *w = &weights->list[i];
-        if (!w->is_matrix || w->is_head || (w->is_bytes && !w->is_packed)) continue;
-        if (w->is_packed) {
-            for (int s = 0; s < w->source->n_segments; s++) {
+    size_t floats, head_floats, total;
+    if (!choose_forms(weights, kernels, asked) || !choose_panels(weights, kernels, options->copies, false, &floats) ||
+        !choose_panels(weights, kernels, options->copies, true, &head_floats))
+        return lt_no_memory(err, SIZE_MAX, "packed weights");
+    const size_t byte_forms = weights->packed_bytes;
+    if (!add_floats(&weights->packed_bytes, floats) || !add_floats(&weights->packed_head_bytes, head_floats) ||
+        !lt_add(weights->packed_bytes, weights->packed_head_bytes, &total))
+        return lt_no_memory(err, SIZE_MAX, "packed weights");
+    if (total == 0) return LATTICE_OK;
+    LT_TRY(lt_reserve_create(total, &weights->panels, err));
+    uint8_t *next_byte = weights->panels.base; /* first what is a multiple of 64 bytes */
+    float *next = (float *)(void *)(next_byte + byte_forms);
+    for (pack_time time = FIRST_RUN; time <= FOR_LOGITS; time++) {
+        for (size_t i = 0; i < weights->n; i++) {
+            lt_cpu_weight *w = &weights->list[i];
+            if (!w->is_packed || time_of(w) != time) continue;
+            w->first_item = weights->n_items;
+            weights->n_items += w->n_panels;
+            if (!w->is_bytes) {
+                w->panels = next;
+                next += w->n_panels * lt_cpu_panel_floats(w, kernels);
+            }
+            for (int s = 0; w->is_bytes && s < w->source->n_segments; s++) {
                 size_t bytes = 0;
                 (void)lt_int8_size(lt_segment_rows(&w->source->segments[s], w->source->cols), w->source->cols, &bytes);
                 w->bytes[s] = next_byte;
                 next_byte += bytes;
             }
-        } else if (is_wide(w) ? pack_32 : pack_16) {
-            w->is_packed = true;
-            w->panels = next;
-            next += w->n_panels * lt_cpu_panel_floats(kernels, w->source->cols);
-        } else {
-            continue;
         }
-        w->first_item = weights->n_items;
-        weights->n_items += w->n_panels;
+        if (time == FIRST_RUN) weights->n_first_items = weights->n_items;
+        if (time == BY_AND_BY) weights->n_body_items = weights->n_items;
     }
     return LATTICE_OK;
 }
@@ -374,25 +430,34 @@ size_t lt_cpu_panel_column(const lt_cpu_weight *weight, const lt_kernels *kernel
     return width;
 }
 
-void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather)
+static void pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, bool by_pairs, float *panel,
+                       float *gather)
 {
     const lt_weight *source = weight->source;
-    size_t cols = source->cols;
+    const size_t cols = source->cols, row_size = cols * lt_dtype_size(source->dtype);
     panel_rows p = rows_of_panel(weight, kernels, index);
-    if (p.here == p.n && !is_coded(source)) {
-        kernels->pack_panel(weight->data[p.segment] + p.row * cols * lt_dtype_size(source->dtype), source->dtype, cols, p.n, cols,
-                            panel);
-        return;
-    }
-    /* The panel's rows lie in several segments or in blocks: bring them together as float32 first. */
-    for (size_t i = 0; i < p.n; i++, p.row++) {
+    const bool together = p.here == p.n && !is_coded(source);
+    const void *rows = together ? weight->data[p.segment] + p.row * row_size : (const void *)gather;
+    /* Else the panel's rows lie in several segments or in blocks: bring them together, as float32 or pairs as stored. */
+    for (size_t i = 0; i < p.n && !together; i++, p.row++) {
         while (p.row == lt_segment_rows(&source->segments[p.segment], cols)) {
             p.row = 0;
             p.segment++;
         }
-        read_row(weight, kernels, p.segment, p.row, false, gather + i * cols);
+        if (by_pairs)
+            memcpy((uint8_t *)gather + i * row_size, weight->data[p.segment] + p.row * row_size, row_size);
+        else
+            read_row(weight, kernels, p.segment, p.row, false, gather + i * cols);
     }
-    kernels->pack_panel(gather, LT_F32, cols, p.n, cols, panel);
+    if (by_pairs)
+        kernels->pack_pairs(rows, cols, p.n, cols, panel);
+    else
+        kernels->pack_panel(rows, together ? source->dtype : LT_F32, cols, p.n, cols, panel);
+}
+
+void lt_cpu_pack_panel(const lt_cpu_weight *weight, const lt_kernels *kernels, size_t index, float *panel, float *gather)
+{
+    pack_panel(weight, kernels, index, false, panel, gather);
 }
 
 /* Panel `index` of a matrix packed as int8 by rows. A weight that is not finite makes its row's scale NaN, and so every result.
@@ -413,31 +478,38 @@ static void pack_rows(const lt_cpu_weight *w, const lt_kernels *kernels, size_t 
                          numbers + lt_int8_panels(rows) * LT_INT8_PANEL);
 }
 
-void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, atomic_size_t *counter, float *gather)
+static bool has_item(const lt_cpu_weight *w, size_t item)
+{
+    return w->is_packed && item >= w->first_item && item - w->first_item < w->n_panels;
+}
+
+void lt_cpu_weights_pack(lt_cpu_weights *weights, const lt_kernels *kernels, size_t first, size_t end, atomic_size_t *counter,
+                         float *gather)
 {
     enum { CHUNK = 4 };
-    size_t i = 0;
+    const lt_cpu_weight *w = weights->list;
     for (;;) {
-        size_t item = atomic_fetch_add_explicit(counter, CHUNK, memory_order_relaxed);
-        if (item >= weights->n_items) return;
-        size_t end = item + CHUNK < weights->n_items ? item + CHUNK : weights->n_items;
-        for (; item < end; item++) {
-            while (!weights->list[i].is_packed || item >= weights->list[i].first_item + weights->list[i].n_panels) i++;
-            const lt_cpu_weight *w = &weights->list[i];
+        size_t item = first + atomic_fetch_add_explicit(counter, CHUNK, memory_order_relaxed);
+        if (item >= end) return;
+        for (size_t last = end - item < CHUNK ? end : item + CHUNK; item < last; item++) {
+            if (!has_item(w, item)) {
+                for (w = weights->list; !has_item(w, item);) w++;
+            }
             size_t index = item - w->first_item;
             if (w->by_rows)
                 pack_rows(w, kernels, index, gather);
             else
-                lt_cpu_pack_panel(w, kernels, index, w->panels + index * lt_cpu_panel_floats(kernels, w->source->cols), gather);
+                pack_panel(w, kernels, index, w->by_pairs, w->panels + index * lt_cpu_panel_floats(w, kernels), gather);
         }
     }
 }
 
-void lt_cpu_weights_forget(const lt_cpu_weights *weights)
+void lt_cpu_weights_forget(const lt_cpu_weights *weights, size_t first, size_t end)
 {
     for (size_t i = 0; i < weights->n; i++) {
         const lt_cpu_weight *w = &weights->list[i];
-        if (!w->is_packed || w->is_table) continue;
+        const size_t last = w->first_item + w->n_panels;
+        if (!w->is_packed || last <= first || last > end) continue;
         for (int s = 0; s < w->source->n_segments; s++) {
             if (w->source->segments[s].n_rows > 0) continue; /* a table may be using the tensor's other rows */
             lt_checkpoint_forget(w->source->segments[s].checkpoint, w->source->segments[s].tensor);

@@ -287,7 +287,7 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     p->max_seqs = options->max_seqs;
     p->compute = choose_compute(plan, gpu->compute);
     enum { UNPACKED_SHARE = 8 }; /* of the device's memory, for copies of weights */
-    p->most_unpacked_bytes = options->no_packed_copies ? 0 : (size_t)(p->device->memory_bytes / UNPACKED_SHARE);
+    p->most_unpacked_bytes = options->copies == LT_COPIES_NONE ? 0 : (size_t)(p->device->memory_bytes / UNPACKED_SHARE);
     p->kv_type = p->compute == LATTICE_COMPUTE_BF16 ? LT_GPU_BF16 : LT_GPU_F32;
     if (pthread_mutex_init(&p->lock, NULL) != 0) {
         lt_free(&gpu->runtime->mem, p);
