@@ -23,6 +23,11 @@ LT_VECTOR size_t min_size(size_t a, size_t b)
 #define v_dot_broadcast v_fma_broadcast
 #endif
 
+#ifndef LT_HAS_STORE_PAST
+#define v_store_past v_store
+LT_VECTOR void v_past_done(void) {}
+#endif
+
 #ifndef LT_HAS_LOAD_SQUARE
 LT_VECTOR void v_load_square(vf r[LT_VL], const unsigned char *p, size_t row_bytes)
 {

@@ -83,9 +83,11 @@ static inline const uint8_t *lt_cpu_byte_segment(const lt_cpu_weight *weight, in
     return weight->is_packed ? weight->bytes[s] : weight->data[s];
 }
 
-/* Panels [begin, end) of the result of a matrix that is_bytes (q8.c). out: x, m, k, bias, activation, residual, y, from column 0;
- * scratch: for the rows of x, quantised. */
-void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, void *scratch,
+/* Rows of x (x, m, k of a) as a matrix that is_bytes takes them (q8.c): lt_q8_row_bytes(k) or lt_int8_row_bytes(k) each. */
+void lt_cpu_q8_quantize(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *a, void *out);
+/* Panels [begin, end) of the result of such a matrix. out: m, k, bias, activation, residual, y, from column 0; x: the rows,
+ * quantised. */
+void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, const void *x,
                       size_t begin, size_t end);
 
 /* ------------------------------------------------------------------ program (cpu.c) */

@@ -62,7 +62,7 @@ static void run_tiles(run *r, const lt_cpu_group *group, atomic_size_t *counter,
     while (take(counter, 1, tiles.n, &tile, &next)) {
         f.row0 = tile_begin(&tiles, tile);
         for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++) {
-            timed_row_op(r, i, &f, (part){ f.row0, tile_begin(&tiles, next), 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
+            timed_row_op(r, i, &f, (part){ f.row0, tile_begin(&tiles, next), 0, lt_cpu_panels_of(r, &r->plan->ops[i]), false });
         }
     }
 }
@@ -91,8 +91,12 @@ static void run_panels(run *r, size_t index, const frame *f, size_t panels, size
     const size_t chunk = open / (4 * n_threads) < 4 ? 4 : open / (4 * n_threads);
     atomic_size_t *counter = &r->program->counters[r->program->n_groups + 1 + index].next;
     size_t begin = fixed * me / n_threads, end = fixed * (me + 1) / n_threads;
-    if (begin < end) timed_row_op(r, index, f, (part){ 0, f->rows, begin, end });
-    while (take(counter, chunk, open, &begin, &end)) timed_row_op(r, index, f, (part){ 0, f->rows, fixed + begin, fixed + end });
+    bool rounded = begin < end;
+    if (rounded) timed_row_op(r, index, f, (part){ .end = f->rows, .panel_begin = begin, .panel_end = end });
+    for (; take(counter, chunk, open, &begin, &end); rounded = true) {
+        timed_row_op(r, index, f,
+                     (part){ .end = f->rows, .panel_begin = fixed + begin, .panel_end = fixed + end, .rounded = rounded });
+    }
 }
 
 static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_threads)
@@ -103,7 +107,7 @@ static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_
         const lt_op *op = &r->plan->ops[i];
         size_t panels = lt_cpu_panels_of(r, op);
         if (panels == 0) {
-            timed_row_op(r, i, &f, (part){ rows * me / n_threads, rows * (me + 1) / n_threads, 0, 0 });
+            timed_row_op(r, i, &f, (part){ rows * me / n_threads, rows * (me + 1) / n_threads, 0, 0, false });
         } else if (rows <= LT_FEW_ROWS && n_threads > 1) {
             run_panels(r, i, &f, panels, n_threads);
         } else {
@@ -114,7 +118,7 @@ static void run_columns(run *r, const lt_cpu_group *group, int thread, size_t n_
                 if (first > rows) first = rows; /* the last pieces may be empty */
                 size_t last_panel = panels - panel < end - item ? panels : panel + (end - item);
                 size_t last = rows - first < piece ? rows : first + piece;
-                timed_row_op(r, i, &f, (part){ first, last, panel, last_panel });
+                timed_row_op(r, i, &f, (part){ first, last, panel, last_panel, false });
                 item += last_panel - panel;
             }
         }
@@ -139,7 +143,7 @@ static void run_piece_group(const run *r, const lt_cpu_group *group, frame *f, s
         const size_t end = f->piece_row0 + tile_begin(&tiles, tile + 1);
         f->row0 = f->piece_row0 + tile_begin(&tiles, tile);
         for (size_t i = group->first_op; i < group->first_op + group->n_ops; i++)
-            timed_row_op(r, i, f, (part){ f->row0, end, 0, lt_cpu_panels_of(r, &r->plan->ops[i]) });
+            timed_row_op(r, i, f, (part){ f->row0, end, 0, lt_cpu_panels_of(r, &r->plan->ops[i]), false });
     }
 }
 

@@ -27,7 +27,7 @@ static void multiply(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, 
     }
 }
 
-static void quantize(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *a, void *out)
+void lt_cpu_q8_quantize(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *a, void *out)
 {
     const lt_weight *source = weight->source;
     if (!weight->by_rows) {
@@ -39,11 +39,10 @@ static void quantize(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, 
     kernels->quantize_rows(a->x, a->ldx, a->m, a->k, inputs, out);
 }
 
-void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, void *x, size_t begin,
-                      size_t end)
+void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *out, const void *x,
+                      size_t begin, size_t end)
 {
     const lt_weight *source = weight->source;
-    quantize(weight, kernels, out, x);
     if (weight->is_glu) {
         lt_linear gate = *out, up = *out;
         gate.residual = NULL;

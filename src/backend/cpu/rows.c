@@ -145,13 +145,15 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         args.ldr = residual.ld;
     }
     if (w->is_bytes) {
-        lt_cpu_q8_linear(w, r->program->q8, &args, rounded_scratch(r, f->thread), p.panel_begin, p.panel_end);
+        void *quantised = rounded_scratch(r, f->thread);
+        if (!p.rounded) lt_cpu_q8_quantize(w, r->program->q8, &args, quantised);
+        lt_cpu_q8_linear(w, r->program->q8, &args, quantised, p.panel_begin, p.panel_end);
         return;
     }
     if (r->kernels->round_rows) {
         float *rounded = rounded_scratch(r, f->thread);
         size_t ld = lt_cpu_leading(lt_panel_rows(r->kernels, k));
-        r->kernels->round_rows(args.x, args.ldx, args.m, k, rounded, ld);
+        if (!p.rounded) r->kernels->round_rows(args.x, args.ldx, args.m, k, rounded, ld);
         args.x = rounded;
         args.ldx = ld;
     }

@@ -36,6 +36,7 @@ typedef struct frame {
 /* Rows [begin, end) and, for products, panels [panel_begin, panel_end). */
 typedef struct part {
     size_t begin, end, panel_begin, panel_end;
+    bool rounded; /* the thread's scratch holds these rows already as the product takes them: rounded, or quantised */
 } part;
 
 typedef struct view {

@@ -46,6 +46,15 @@ LT_VECTOR void v_store_n(float *p, vf a, size_t n)
 {
     _mm256_maskstore_ps(p, v_mask(n), a);
 }
+#define LT_HAS_STORE_PAST
+LT_VECTOR void v_store_past(float *p, vf a)
+{
+    _mm256_stream_ps(p, a);
+}
+LT_VECTOR void v_past_done(void)
+{
+    _mm_sfence();
+}
 LT_VECTOR __m128i v_load_16_n(const void *p, size_t n)
 {
     uint16_t copy[8] = { 0 };

@@ -44,6 +44,15 @@ LT_VECTOR void v_store_n(float *p, vf a, size_t n)
 {
     _mm512_mask_storeu_ps(p, v_mask(n), a);
 }
+#define LT_HAS_STORE_PAST
+LT_VECTOR void v_store_past(float *p, vf a)
+{
+    _mm512_stream_ps(p, a);
+}
+LT_VECTOR void v_past_done(void)
+{
+    _mm_sfence();
+}
 LT_VECTOR vf v_load_f16(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(p));
