@@ -26,7 +26,7 @@ _Static_assert(sizeof order == LT_GPU_UNITS, "every unit has a turn");
 
 /* Units of which NVRTC makes the fastest code: CUDA's own kernels, products of few rows, decoding steps. Of the others, which
  * stream rows or wait for memory, it unrolls only the loops that say so, in half the time; of the convolution, which waits for
- * memory, and of those that others stand for on Hopper it makes code in the least time that still has its registers. */
+ * memory, and of those that others stand for on Hopper it makes code with less effort. */
 enum {
     FAST_CODE = UNIT(4) | UNIT(5) | UNIT(6) | UNIT(7) | UNIT(10) | UNIT(11) | UNIT(12) | UNIT(13) | UNIT(14) | UNIT(15) |
                 UNIT(16) | UNIT(18) | UNIT(19),
