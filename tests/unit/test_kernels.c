@@ -335,6 +335,19 @@ static void pack_panel_transposes_and_pads_with_zeros(void **state)
 
 /* ---- linear ---- */
 
+/* All panels of w [n, k], packed. */
+static buffer packed_panels(const lt_kernels *set, const void *w, lt_dtype dtype, size_t ldw, size_t n, size_t k)
+{
+    const size_t panels = (n + set->nr - 1) / set->nr, floats = set->nr * lt_panel_rows(set, k);
+    buffer packed = buffer_new(panels * floats, 0);
+    for (size_t p = 0; p < panels; p++) {
+        const size_t rows = n - p * set->nr < set->nr ? n - p * set->nr : set->nr;
+        set->pack_panel((const unsigned char *)w + p * set->nr * ldw * width_of(dtype), dtype, ldw, rows, k,
+                        packed.at + p * floats);
+    }
+    return packed;
+}
+
 typedef struct linear_case {
     size_t m, k, n;
     lt_activation activation;
@@ -348,11 +361,7 @@ static void run_linear(const lt_kernels *set, const linear_case *c, const float 
 {
     const size_t panels = (c->n + set->nr - 1) / set->nr, steps = lt_panel_rows(set, c->k), ldy = c->n + c->gap;
     size_t ldx = c->k + c->gap;
-    buffer packed = buffer_new(panels * set->nr * steps, 0), rounded = buffer_new(c->m * (steps + c->gap), c->offset);
-    for (size_t p = 0; p < panels; p++) {
-        size_t rows = c->n - p * set->nr < set->nr ? c->n - p * set->nr : set->nr;
-        set->pack_panel(w + p * set->nr * c->k, LT_F32, c->k, rows, c->k, packed.at + p * set->nr * steps);
-    }
+    buffer packed = packed_panels(set, w, LT_F32, c->k, c->n, c->k), rounded = buffer_new(c->m * (steps + c->gap), c->offset);
     if (is_bf16(set)) {
         set->round_rows(x, ldx, c->m, c->k, rounded.at, steps + c->gap);
         x = rounded.at;
@@ -460,10 +469,7 @@ static void check_linear_rows(const lt_kernels *set)
     const size_t k = 77, steps = lt_panel_rows(set, k), n = 3 * set->nr - 5, all = 70, panels = 3, ld = n + 3;
     const size_t counts[] = { 1, 2, set->mr - 1, set->mr, set->mr + 1, 2 * set->mr + 1, 31 };
     buffer x = buffer_random(all * k, 0, 1), w = buffer_random(n * k, 0, 1), bias = buffer_random(n, 0, 1);
-    buffer packed = buffer_new(panels * set->nr * steps, 0), whole = buffer_new(all * ld, 0), part = buffer_new(all * ld, 0);
-    for (size_t p = 0; p < panels; p++) {
-        set->pack_panel(w.at + p * set->nr * k, LT_F32, k, p == 2 ? set->nr - 5 : set->nr, k, packed.at + p * set->nr * steps);
-    }
+    buffer packed = packed_panels(set, w.at, LT_F32, k, n, k), whole = buffer_new(all * ld, 0), part = buffer_new(all * ld, 0);
     if (is_bf16(set)) set->round_rows(x.at, k, all, k, x.at, steps); /* in place: a row never passes the one it is made of */
     lt_linear a = { .x = x.at,
                     .ldx = steps,
@@ -511,14 +517,10 @@ static void check_linear_few(const lt_kernels *set)
             for (size_t ni = 0; ni < n_skips * (sizeof ns / sizeof *ns); ni++, i++) {
                 const size_t k = ks[ki], n = ns[ni / n_skips], m = 1 + i % (LT_FEW_ROWS + 3), ldw = k + i % 5 % 3 * 5,
                              ldy = n + i % 2;
-                const size_t panels = (n + set->nr - 1) / set->nr, steps = lt_panel_rows(set, k), size = width_of(DTYPES[type]);
+                const size_t steps = lt_panel_rows(set, k);
                 unsigned char *base, *w = stored_random(n * ldw, DTYPES[type], skips[ni % n_skips], &base);
-                buffer x = buffer_random(m * k, i % 5, 1), packed = buffer_new(panels * set->nr * steps, 0);
+                buffer x = buffer_random(m * k, i % 5, 1), packed = packed_panels(set, w, DTYPES[type], ldw, n, k);
                 buffer want = buffer_new(m * ldy, 0), got = buffer_new(m * ldy, i % 5), residual = buffer_random(m * n, 0, 1);
-                for (size_t p = 0; p < panels; p++) {
-                    size_t rows = n - p * set->nr < set->nr ? n - p * set->nr : set->nr;
-                    set->pack_panel(w + p * set->nr * ldw * size, DTYPES[type], ldw, rows, k, packed.at + p * set->nr * steps);
-                }
                 if (is_bf16(set)) set->round_rows(x.at, k, m, k, x.at, steps);
                 lt_linear a = { .x = x.at,
                                 .ldx = steps,
@@ -526,7 +528,7 @@ static void check_linear_few(const lt_kernels *set)
                                 .k = k,
                                 .n = n,
                                 .panels = packed.at,
-                                .panel_end = panels,
+                                .panel_end = n / set->nr,
                                 .activation = LT_ACT_SILU,
                                 .residual = residual.at,
                                 .ldr = n,
@@ -563,11 +565,10 @@ static void check_by_pairs(const lt_kernels *set)
         const size_t panels = (n + set->nr - 1) / set->nr, floats = set->nr * k;
         unsigned char *base, *w = stored_random(n * ldw, LT_BF16, i % 5 * 2, &base);
         buffer x = buffer_random(m * k, i % 5, 1), residual = buffer_random(m * n, 0, 1), widened = buffer_new(floats, 0);
-        buffer packed = buffer_new(panels * floats, 0), pairs = buffer_new(panels * floats / 2, 0);
+        buffer packed = packed_panels(set, w, LT_BF16, ldw, n, k), pairs = buffer_new(panels * floats / 2, 0);
         buffer want = buffer_new(m * ldy, 0), got = buffer_new(m * ldy, i % 5);
         for (size_t p = 0; p < panels; p++) {
             const size_t rows = n - p * set->nr < set->nr ? n - p * set->nr : set->nr;
-            set->pack_panel(w + p * set->nr * ldw * 2, LT_BF16, ldw, rows, k, packed.at + p * floats);
             set->pack_pairs(w + p * set->nr * ldw * 2, ldw, rows, k, pairs.at + p * floats / 2);
             set->widen_pairs(pairs.at + p * floats / 2, k, widened.at);
             check_equal(widened.at, packed.at + p * floats, floats, set->isa, "widened panel");
@@ -583,7 +584,8 @@ static void check_by_pairs(const lt_kernels *set)
                         .residual = residual.at,
                         .ldr = n,
                         .y = want.at,
-                        .ldy = ldy };
+                        .ldy = ldy,
+                        .self_fetching = i % 2 };
         set->linear(&a);
         a.panels = pairs.at;
         a.y = got.at;

@@ -178,7 +178,7 @@ static void pack_pair_panel(const void *w, lt_dtype dtype, size_t ldw, size_t n,
 {
     switch (dtype) {
     case LT_F16: pack_pair_panel_as(w, LT_F16, ldw * 2, n, k, panel); break;
-    case LT_BF16: pack_pair_panel_as(w, LT_BF16, ldw * 2, n, k, panel); break;
+    case LT_BF16: pack_pairs(w, ldw, n, k, panel); break;
     default: pack_pair_panel_as(w, LT_F32, ldw * 4, n, k, panel); break;
     }
 }

@@ -82,7 +82,7 @@ static lt_cpu_range group_ops(lt_program *p, size_t begin, size_t end)
         group->n_ops++;
         if (op->code != LT_OP_LINEAR) continue;
         const lt_cpu_weight *w = &p->weights.list[op->weight[0]];
-        if (!w->is_bytes && (!w->panels || w->first_item >= p->weights.n_first_items)) group->touched = true;
+        if (!w->is_bytes && (!w->panels || w->by_pairs)) group->touched = true;
         if (w->is_bytes) group->byte_sizes += w->source->rows * w->source->cols;
     }
     return range;
@@ -438,7 +438,6 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;
     p->n_threads = lt_pool_threads(cpu->runtime->pool);
-    p->self_fetching = lt_cpu_self_fetching();
     if (pthread_mutex_init(&p->lock, NULL) != 0) {
         lt_free(&cpu->runtime->mem, p);
         return lt_fail(err, LATTICE_ERR_NO_MEMORY, "out of memory for a lock");

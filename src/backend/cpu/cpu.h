@@ -44,9 +44,10 @@ typedef struct lt_cpu_weights {
     size_t packed_bytes, packed_head_bytes, stored_bytes;
     /* Panels that are packed once, one behind the other: by the first run; then some by every run; then by runs for logits. */
     size_t n_first_items, n_body_items, n_items;
-    bool has_bytes;  /* a matrix is_bytes */
-    bool has_rows;   /* one of them is by_rows */
-    size_t max_cols; /* of all matrices */
+    bool has_bytes;     /* a matrix is_bytes */
+    bool has_rows;      /* one of them is by_rows */
+    bool self_fetching; /* lt_cpu_self_fetching() */
+    size_t max_cols;    /* of all matrices */
 } lt_cpu_weights;
 
 /* Decides for every weight of the plan whether it is used as mapped, packed once or packed when touched, and opens its shard.
@@ -126,7 +127,6 @@ struct lt_program {
     const lt_plan *plan;
     size_t max_tokens, max_seqs;
     int n_threads;
-    bool self_fetching; /* lt_cpu_self_fetching() */
     lt_cpu_weights weights;
     size_t n_packed; /* items of them */
 

@@ -45,8 +45,7 @@ typedef struct tile_args {
     size_t ldr;
 } tile_args;
 
-/* What a tile multiplies: floats; pairs of bfloat16 on both sides; or floats by pairs of bfloat16, each half of which is a float.
- */
+/* What a tile multiplies: floats; pairs of bfloat16 on both sides; or floats by pairs of bfloat16, two floats each. */
 typedef enum tile_form { FLOATS, PAIRS, FLOATS_BY_PAIRS } tile_form;
 
 /* x[rows][p] by one row of a panel. Rows are reached from four bases, three rows each, which x86 addresses without further

@@ -136,7 +136,7 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         .activation = op->activation,
         .y = y.data,
         .ldy = y.ld,
-        .self_fetching = r->program->self_fetching,
+        .self_fetching = r->program->weights.self_fetching,
     };
     if (op->weight[1] != LT_NONE) args.bias = r->program->weights.list[op->weight[1]].vector;
     if (op->in[1].value != LT_NONE) {
@@ -161,7 +161,7 @@ static void linear(const run *r, const lt_op *op, const frame *f, part p)
         gated_linear(r, op, f, p, &args);
         return;
     }
-    if (w->is_packed && w->first_item < r->program->weights.n_first_items) {
+    if (w->panels && !w->by_pairs) {
         args.panels = w->panels + p.panel_begin * lt_cpu_panel_floats(w, r->kernels);
         args.panel_begin = p.panel_begin;
         args.panel_end = p.panel_end;

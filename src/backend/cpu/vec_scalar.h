@@ -7,8 +7,9 @@
  *   v_store_f16         a vector as 16-bit floats, rounded to nearest even
  *   v_low_bf16, v_high  of lanes that hold two 16-bit floats each: those in the lower, or the higher halves
  *   v_store, v_store_n  never touch memory past the vector, or past n
- *   v_store_past        v_store past the caches, p a multiple of the vector's size; v_past_done before another thread reads it.
- * Where LT_HAS_STORE_PAST, else v_store v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
+ *   v_store_past        v_store past the caches where LT_HAS_STORE_PAST, p a multiple of the vector's size
+ *   v_past_done         what was stored so can be read by other threads
+ *   v_fma a·b + c       v_fnma c − a·b       fused in the SIMD sets, rounded twice here
  *   v_fma_broadcast     *a · b + c for every lane of b
  *   v_max               a > b ? a : b, so a NaN in b comes through; v_max_nan: NaN if either is
  *   v_fraction          a − ⌊a⌋, |a| <= 2^22

@@ -8,8 +8,7 @@
  * copies would take more than the limits below, a panel is packed into a thread's scratch each time it is needed instead, and its
  * cost spreads over the rows of the tile. Q8_0 matrices and those in int8 by rows lie in the file as the integer products want
  * them and are multiplied as mapped; where they are dequantised instead, they are packed as 16-bit ones are. Under compute int8
- * an encoder's other matrices are packed as int8 by rows, all of them: that is the smallest form they can have.
- */
+ * an encoder's other matrices are packed as int8 by rows, all of them: the smallest form they can have. */
 #include "backend/cpu/cpu.h"
 
 /* float32 matrices, and bfloat16 that is kept as pairs: a packed copy replaces the mapped pages, byte for byte. */
@@ -188,8 +187,8 @@ static bool is_wide(const lt_cpu_weight *w)
     return w->source->dtype == LT_F32;
 }
 
-/* Bytes of the panels of all matrices of the logits, or of all others, of 4-byte or of smaller types; SIZE_MAX when they do not
- * fit a size_t. by_pairs: of those that can be kept so. */
+/* Bytes of the panels of such matrices as of panel_form; SIZE_MAX when they do not fit a size_t. by_pairs: of those that can be
+ * kept so. */
 static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kernels, bool head, bool wide, bool by_pairs)
 {
     size_t total = 0;
@@ -208,10 +207,11 @@ static size_t packed_size(const lt_cpu_weights *weights, const lt_kernels *kerne
 
 typedef enum form { PACKED_WHEN_TOUCHED, PACKED_ONCE, KEPT_AS_PAIRS } form;
 
-static form choose_form(const lt_cpu_weights *weights, const lt_kernels *kernels, lt_copies copies, bool head, bool wide)
+/* Of the matrices of the logits, or of all others, of 4-byte or of smaller types. */
+static form panel_form(const lt_cpu_weights *weights, const lt_kernels *kernels, lt_copies copies, bool head, bool wide)
 {
     if (copies == LT_COPIES_NONE) return PACKED_WHEN_TOUCHED;
-    const bool worth = copies == LT_COPIES_AS_STORED || lt_cpu_self_fetching();
+    const bool worth = copies == LT_COPIES_AS_STORED || weights->self_fetching;
     const bool by_pairs = worth && !wide && packed_size(weights, kernels, head, wide, true) <= PACK_LIMIT;
     const bool once = !head && packed_size(weights, kernels, head, wide, false) <= (wide ? PACK_LIMIT : PACK_LIMIT_16);
     if (once && !(by_pairs && copies == LT_COPIES_AS_STORED)) return PACKED_ONCE;
@@ -246,8 +246,7 @@ static bool choose_forms(lt_cpu_weights *weights, const lt_kernels *kernels, lat
 /* Floats of the packed panels of the matrices of the logits, or of all others; false: too many. */
 static bool choose_panels(lt_cpu_weights *weights, const lt_kernels *kernels, lt_copies copies, bool head, size_t *floats)
 {
-    const form forms[] = { choose_form(weights, kernels, copies, head, false),
-                           choose_form(weights, kernels, copies, head, true) };
+    const form forms[] = { panel_form(weights, kernels, copies, head, false), panel_form(weights, kernels, copies, head, true) };
     *floats = 0;
     for (size_t i = 0; i < weights->n; i++) {
         lt_cpu_weight *w = &weights->list[i];
@@ -318,7 +317,7 @@ lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan,
                                    const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem,
                                    lattice_error *err)
 {
-    *weights = (lt_cpu_weights){ .n = plan->n_weights };
+    *weights = (lt_cpu_weights){ .n = plan->n_weights, .self_fetching = lt_cpu_self_fetching() };
     weights->list = lt_alloc_zero(mem, (plan->n_weights + 1) * sizeof *weights->list);
     if (!weights->list) return lt_no_memory(err, plan->n_weights * sizeof *weights->list, "weights");
     mark_uses(weights, plan);

@@ -81,8 +81,7 @@ static lattice_status compile_unit(const lattice_runtime *runtime, const nvrtc_a
     const char *const quick = effort(target, unit);
     snprintf(define, sizeof define, "-DLATTICE_UNIT=%d", unit + 1);
     name_architecture(target, architecture);
-    /* The last three, which older ones do not know: NVRTC keeps nothing beside us, no words of the runtime library, its effort.
-     */
+    /* The last three, which older ones do not know: nothing is kept beside us, no words of the runtime library, the effort. */
     const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1",
                                     define,       "--no-cache",  "--minimal",       quick };
     void *program = NULL;
