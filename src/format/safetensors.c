@@ -119,11 +119,11 @@ static lattice_status read_metadata(header_reader *r)
         bool more;
         LT_TRY(lt_json_next_member(&r->json, &key, &more));
         if (!more) return LATTICE_OK;
-        LT_TRY(lt_json_string(&r->json, &value));
         lt_str *kept = lt_str_is(key, LT_QUANTIZATION_KEY) ? &r->out->quantization
                        : lt_str_is(key, LT_LAYOUT_KEY)     ? &r->out->layout
                        : lt_str_is(key, LT_CHECKSUM_KEY)   ? &r->out->checksum
                                                            : NULL;
+        LT_TRY(lt_json_string(&r->json, &value)); /* the key is gone */
         if (!kept) continue;
         const char *copy = lt_arena_copy(&r->out->arena, value.data, value.len);
         if (!copy) return lt_no_memory(r->fault, value.len, "metadata");

@@ -317,7 +317,7 @@ static void a_damaged_file_is_set_aside_and_never_served(void **state)
         remove(lt_test_path(&folder, "cache.damaged-1", name));
         assert_false(is_aside(&folder, 2));
     }
-    assert_true(set_aside > LT_ROUNDS(100, 20));
+    assert_true(set_aside > LT_ROUNDS(60, 12));
     free(sound);
     lt_test_folder_remove(&folder);
 }

@@ -252,6 +252,12 @@ static void blocks_are_read_in_the_layout_that_is_known(void **state)
     assert_string_equal(lt_dtype_name(LT_Q8_0), "Q8_0");
     assert_true(lt_str_is(file.quantization, "q8_0"));
     lt_safetensors_free(&file);
+    /* A key and its value that both have escapes; the value is the longer one. */
+    const char *escaped = "{\"__metadata__\":{\"lattice.l\\u0061yout\":\"1\",\"lattice.quantiz\\u0061tion\":"
+                          "\"a quantisation that takes more room than the key\\u002c by far, and so moves it\"}}";
+    assert_int_equal(parse(escaped, 0, &file, &err), LATTICE_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "quantisation 'a quantisation that takes more room than the key, by far, and so moves it'"));
+    lt_safetensors_free(&file);
     REFUSED(LATTICE_ERR_UNSUPPORTED,
             { META("q4_k", "1"), 1088, "m.safetensors: '__metadata__': quantisation 'q4_k' is not known; q8_0 and int8 are" },
             { META("q8_0", "2"), 1088, "m.safetensors: tensor 'a': layout '2' of Q8_0 is not known; 1 is" });
