@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 
-enum { LARGEST_TRANSFER = 1 << 30, TEMPORARY_TRIES = 100, PATH_LIMIT = 4096, HUGE_PAGE = 2 << 20 };
+enum { LARGEST_TRANSFER = 1 << 30, TEMPORARY_TRIES = 100, PATH_LIMIT = 4096 };
 
 /* ------------------------------------------------------------------ errors */
 
@@ -91,11 +91,9 @@ lattice_status lt_file_open(const lattice_allocator *mem, const char *path, bool
             } else {
                 file->data = map;
                 file->mapped = true;
-#ifdef MADV_HUGEPAGE
-                /* A wish, for large files read by whole passes: where the page cache holds them in huge pages, 10% more of the
-                 * bandwidth and no fault a page. */
-                if (file->size >= HUGE_PAGE) madvise(map, file->size, MADV_HUGEPAGE);
-#endif
+                /* For large files read by whole passes: where the page cache holds them in huge pages, 10% more of the bandwidth
+                 * and no fault a page. */
+                lt_wish_huge_pages(map, file->size);
             }
         } else {
             status = read_all(fd, path, file, err);

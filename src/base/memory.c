@@ -157,18 +157,27 @@ char *lt_arena_copy(lt_arena *arena, const char *data, size_t length)
 
 /* ------------------------------------------------------------------ reserved address space */
 
-#define HUGE_PAGE ((size_t)2 << 20)
-
 static size_t page_size(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+void lt_wish_huge_pages(void *ptr, size_t size)
+{
+#ifdef MADV_HUGEPAGE
+    const size_t page = page_size(), head = -(uintptr_t)ptr % page;
+    if (size >= head + LT_HUGE_PAGE) madvise((char *)ptr + head, (size - head) / page * page, MADV_HUGEPAGE);
+#else
+    (void)ptr;
+    (void)size;
+#endif
 }
 
 lattice_status lt_reserve_create(size_t size, lt_reserve *out, lattice_error *err)
 {
     *out = (lt_reserve){ NULL, 0 };
     if (size == 0) return LATTICE_OK;
-    size_t page = page_size(), align = size >= HUGE_PAGE ? HUGE_PAGE : page;
+    size_t page = page_size(), align = size >= LT_HUGE_PAGE ? LT_HUGE_PAGE : page;
     size_t rounded, mapped;
     if (!lt_add(size, page - 1, &rounded)) return lt_no_memory(err, size, "reserved memory");
     rounded -= rounded % page;
@@ -182,9 +191,7 @@ lattice_status lt_reserve_create(size_t size, lt_reserve *out, lattice_error *er
     if (head) munmap(begin, head);
     if (tail) munmap(begin + head + rounded, tail);
     *out = (lt_reserve){ begin + head, rounded };
-#ifdef MADV_HUGEPAGE
-    if (align == HUGE_PAGE) madvise(out->base, out->size, MADV_HUGEPAGE); /* a wish: failing changes speed only */
-#endif
+    lt_wish_huge_pages(out->base, out->size);
     return LATTICE_OK;
 }
 

@@ -25,6 +25,11 @@ static inline bool lt_add(size_t a, size_t b, size_t *out) { return !__builtin_a
 bool lt_grow(const lattice_allocator *mem, void **data, size_t *capacity, size_t n, size_t element_size);
 #define LT_GROW(mem, data, capacity, n) lt_grow((mem), (void **)&(data), &(capacity), (n), sizeof *(data))
 
+/* What the system calls a huge page, and a wish that whole ones hold [ptr, ptr + size): translating addresses costs less then.
+ * Where it is not granted only speed changes. */
+#define LT_HUGE_PAGE ((size_t)2 << 20)
+void lt_wish_huge_pages(void *ptr, size_t size);
+
 /* Bump allocation with one release for all: configuration, names, plans. Blocks are aligned to 16 bytes. */
 typedef struct lt_arena {
     const lattice_allocator *mem;

@@ -6,9 +6,8 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { SLAB_BYTES = 1 << 18, HUGE_BYTES = 2 << 20, MIN_CHUNK = 4 * SLAB_BYTES, MAX_CHUNK = 64 << 20 };
+enum { SLAB_BYTES = 1 << 18, MIN_CHUNK = 4 * SLAB_BYTES, MAX_CHUNK = 64 << 20 };
 /* Classes: multiples of 64 up to 1 KiB, then eight to each doubling. Larger blocks are the allocator's. */
 enum { FINE = 64, FINE_LIMIT = 1024, N_FINE = FINE_LIMIT / FINE, LARGEST = 128 << 10, N_CLASSES = N_FINE + 7 * 8 };
 /* What the allocator is thought to add to a block of its own. */
@@ -86,7 +85,7 @@ void lt_slab_pool_free(lt_slab_pool *pool)
 static bool add_chunk(lt_slab_pool *pool)
 {
     size_t bytes = pool->chunk_bytes < MIN_CHUNK ? MIN_CHUNK : pool->chunk_bytes > MAX_CHUNK ? MAX_CHUNK : pool->chunk_bytes;
-    size_t align = bytes >= 2 * HUGE_BYTES ? HUGE_BYTES : SLAB_BYTES;
+    size_t align = bytes >= 2 * LT_HUGE_PAGE ? LT_HUGE_PAGE : SLAB_BYTES;
     chunk *c = lt_alloc(pool->mem, sizeof *c);
     void *block = c ? lt_alloc(pool->mem, bytes + align) : NULL;
     if (!block) {
@@ -99,9 +98,7 @@ static bool add_chunk(lt_slab_pool *pool)
     char *begin = block;
     pool->fresh = begin + (-(uintptr_t)begin & (align - 1));
     pool->fresh_end = pool->fresh + bytes;
-#ifdef MADV_HUGEPAGE
-    if (align == HUGE_BYTES) madvise(pool->fresh, bytes, MADV_HUGEPAGE); /* a wish: without it everything works */
-#endif
+    lt_wish_huge_pages(pool->fresh, bytes);
     return true;
 }
 

@@ -465,7 +465,7 @@ static void check_memory(subject *s)
         s->states->free(a), s->states->free(b);
         if (status == LATTICE_OK) {
             assert_int_equal(lt_test_allocator_live(&counter), 0);
-            assert_in_range(n, 8, 30);
+            assert_in_range(n, 6, 30);
             break;
         }
         assert_int_equal(status, LATTICE_ERR_NO_MEMORY);
@@ -504,7 +504,7 @@ static void check_leaks(subject *s)
         assert_int_equal(lt_test_allocator_live(&counter), 0);
         assert_true(status == LATTICE_OK || status == LATTICE_ERR_NO_MEMORY);
     } while (status != LATTICE_OK);
-    assert_in_range(n, 10, 30);
+    assert_in_range(n, 6, 30);
     s->model.runtime->mem = usual;
 }
 
@@ -512,6 +512,46 @@ static void every_failed_allocation_is_released(void **state)
 {
     (void)state;
     with_subject(check_leaks);
+}
+
+/* Blocks of several states lie in sheets together, apart from one another; a sheet goes back with the last block in it. */
+static void check_sheets(subject *s)
+{
+    lattice_error err;
+    const lattice_allocator usual = s->model.runtime->mem;
+    const size_t block = s->states->bytes(s->model.program, 1), n = ((size_t)24 << 20) / block; /* of about three sheets */
+    lt_test_allocator counter = lt_test_allocator_failing_at(0);
+    s->model.runtime->mem = lt_test_allocator_hooks(&counter);
+    lt_state *states[3];
+    for (size_t i = 0; i < 3; i++) {
+        states[i] = new_state(s);
+        assert_ok_err(s->states->reserve(states[i], n * LT_BLOCK_ROWS, &err), &err);
+        for (size_t j = 0; j < n; j++) memset(states[i]->blocks[j], (int)(i + 1 + 3 * (j % 80)), block);
+    }
+    const long all = lt_test_allocator_live(&counter);
+    assert_in_range(all, 9, 30); /* states, their tables, and at least nine sheets for hundreds of blocks */
+    s->states->free(states[1]);
+    assert_in_range(lt_test_allocator_live(&counter), 6, all - 4); /* itself, its table, and the sheets that were its alone */
+    states[1] = new_state(s);
+    assert_ok_err(s->states->reserve(states[1], n * LT_BLOCK_ROWS, &err), &err);
+    assert_in_range(lt_test_allocator_live(&counter), all - 1, all); /* what was left of shared sheets is used again */
+    for (size_t i = 0; i < 3; i += 2) {
+        for (size_t j = 0; j < n; j++) {
+            const unsigned char *at = states[i]->blocks[j];
+            assert_int_equal((uintptr_t)at % 64, 0);
+            for (size_t k = 0; k < block; k++)
+                if (at[k] != i + 1 + 3 * (j % 80)) fail_msg("state %zu, block %zu, byte %zu", i, j, k);
+        }
+    }
+    for (size_t i = 0; i < 3; i++) s->states->free(states[i]);
+    assert_int_equal(lt_test_allocator_live(&counter), 0);
+    s->model.runtime->mem = usual;
+}
+
+static void blocks_share_sheets(void **state)
+{
+    (void)state;
+    with_subject(check_sheets);
 }
 
 static void check_bytes(subject *s)
@@ -544,6 +584,7 @@ int main(void)
         cmocka_unit_test(a_model_that_sees_the_future_has_no_state),
         cmocka_unit_test(failed_allocations_leave_states_as_they_were),
         cmocka_unit_test(every_failed_allocation_is_released),
+        cmocka_unit_test(blocks_share_sheets),
         cmocka_unit_test(rows_take_what_keys_and_values_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -329,7 +329,7 @@ LT_VECTOR void one_scores(const one_block *o, size_t heads, lt_dtype dtype, bool
         }
         for (size_t p = 0; p < steps; p++, k += LT_BLOCK_ROWS * size, v += ONE_KEYS * size) {
             vf key[ONE_VECTORS];
-            for (size_t c = 0; c < ONE_KEYS * size; c += 64) __builtin_prefetch(v + c, 0, 3);
+            for (size_t c = 0; c < ONE_KEYS * size; c += 64) __builtin_prefetch(v + c, 0, 2);
             LT_UNROLL
             for (size_t c = 0; c < ONE_VECTORS; c++) key[c] = load_steps(k + c * LT_VL * size, dtype);
             LT_UNROLL

@@ -364,6 +364,7 @@ static void program_free(lt_program *p)
     lt_free(mem, p->first_query_tile);
     lt_free(mem, p->pieces);
     lt_free(mem, p->seconds);
+    pthread_mutex_destroy(&p->sheets_lock);
     pthread_mutex_destroy(&p->lock);
     lt_free(mem, p);
 }
@@ -438,7 +439,9 @@ static lattice_status compile(lt_backend *backend, const lt_plan *plan, const lt
     p->max_tokens = options->max_tokens;
     p->max_seqs = options->max_seqs;
     p->n_threads = lt_pool_threads(cpu->runtime->pool);
-    if (pthread_mutex_init(&p->lock, NULL) != 0) {
+    const bool locked = pthread_mutex_init(&p->lock, NULL) == 0;
+    if (!locked || pthread_mutex_init(&p->sheets_lock, NULL) != 0) {
+        if (locked) pthread_mutex_destroy(&p->lock);
         lt_free(&cpu->runtime->mem, p);
         return lt_fail(err, LATTICE_ERR_NO_MEMORY, "out of memory for a lock");
     }

@@ -155,7 +155,9 @@ struct lt_program {
     lt_dtype row_type;
     size_t block_bytes, memory_floats;
     size_t *block_offset; /* [plan->n_ops] bytes of a block, or floats of a memory */
-    float *zeros;         /* what is before the first row of a convolution's input */
+    pthread_mutex_t sheets_lock;
+    struct lt_cpu_sheet *sheets; /* of blocks: state.c */
+    float *zeros;                /* what is before the first row of a convolution's input */
 
     /* The run in progress, under the lock. */
     pthread_mutex_t lock;

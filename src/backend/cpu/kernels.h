@@ -126,6 +126,7 @@ typedef struct lt_delta {
     size_t m, dk, dv, first_position;
     const float *state; /* S [dk][dv] before the first row; NULL: zeros */
     float *next;        /* S behind the last one; apart from state, or state itself */
+    const float *ahead; /* the S that is read next, to fetch meanwhile; or NULL */
     float *o;
     size_t ldo;
     float *scratch; /* delta_scratch(dk) floats, 64-byte aligned */

@@ -2,7 +2,8 @@
  * panels of its own; and gate over up, where a few panels of the gate write y and those of up multiply it while it is near. */
 #include "backend/cpu/cpu.h"
 
-enum { GATED_PANELS = 2 };
+/* Of few rows y stays near for longer, and W, which is all that they wait for, is read in longer runs. */
+enum { GATED_PANELS = 2, FEW_GATED_PANELS = 32 };
 
 /* Panels [begin, end) of one segment of `rows` outputs, of which the first is column `column` of the result. */
 static void multiply(const lt_cpu_weight *weight, const lt_q8_kernels *kernels, const lt_linear *whole, const void *x,
@@ -49,8 +50,9 @@ void lt_cpu_q8_linear(const lt_cpu_weight *weight, const lt_q8_kernels *kernels,
         up.activation = LT_ACT_NONE;
         up.gate = out->y;
         up.ldg = out->ldy;
-        for (; begin < end; begin += GATED_PANELS) {
-            const size_t last = end - begin < GATED_PANELS ? end : begin + GATED_PANELS;
+        const size_t run = out->m <= LT_FEW_ROWS ? FEW_GATED_PANELS : GATED_PANELS;
+        for (; begin < end; begin += run) {
+            const size_t last = end - begin < run ? end : begin + run;
             multiply(weight, kernels, &gate, x, 0, source->rows / 2, 0, begin, last);
             multiply(weight, kernels, &up, x, 1, source->rows / 2, 0, begin, last);
         }

@@ -20,6 +20,8 @@
 
 /* Shorter chunks are taken token by token: their products would not pay for copying S. */
 #define DELTA_LEAST_CHUNK 8
+/* Vectors of columns of S at a time: with registers for it whole rows, which is one stream of memory. */
+#define DELTA_VECTORS (LT_MR * LT_NV >= 16 ? 8 : 4)
 
 enum { DELTA_WIDTH = (LT_DELTA_CHUNK + LT_NR - 1) / LT_NR * LT_NR }; /* a chunk's tokens as columns of panels */
 
@@ -144,14 +146,13 @@ LT_VECTOR float delta_beta(const lt_delta *a, size_t row)
 }
 
 /* `vectors` vectors of columns, or, below one, the first n of it, of one token: from [dk] rows at s to the same at t, which may
- * be s; s NULL: zeros. past: t is written past the caches. */
+ * be s; s NULL: zeros. past: t is written past the caches. ahead: what is read next, fetched meanwhile; or NULL. */
 LT_VECTOR void delta_columns(const float *s, float *t, size_t ld, size_t dk, const float *q, const float *k, const float *v,
-                             float decay, float beta, float *o, size_t vectors, size_t n, bool past)
+                             float decay, float beta, float *o, size_t vectors, size_t n, bool past, const float *ahead)
 {
-    enum { MOST = 4 };
     const bool full = n == LT_VL;
     const vf e = v_set1(decay);
-    vf sum[MOST], delta[MOST], out[MOST];
+    vf sum[DELTA_VECTORS], delta[DELTA_VECTORS], out[DELTA_VECTORS];
     LT_UNROLL
     for (size_t j = 0; j < vectors; j++) sum[j] = out[j] = v_zero();
     for (size_t i = 0; s && i < dk; i++) {
@@ -169,6 +170,7 @@ LT_VECTOR void delta_columns(const float *s, float *t, size_t ld, size_t dk, con
     }
     for (size_t i = 0; i < dk; i++) {
         const vf ki = v_set1(k[i]), qi = v_set1(q[i]);
+        for (size_t j = 0; ahead && j < vectors * LT_VL; j += 16) __builtin_prefetch(ahead + i * ld + j, 0, 2);
         LT_UNROLL
         for (size_t j = 0; j < vectors; j++) {
             vf x = v_zero();
@@ -205,18 +207,21 @@ static void delta_steps(const lt_delta *a, const delta_scratch *s, const float *
         unit_row(a->q + row * a->ld, dk, 1.0f / sqrtf((float)dk), s->q);
         unit_row(a->k + row * a->ld, dk, 1, s->k);
         size_t c = 0;
-        for (; c + 4 * LT_VL <= dv; c += 4 * LT_VL) {
-            const float *from = state ? state + c : NULL;
+        for (; c + DELTA_VECTORS * LT_VL <= dv; c += DELTA_VECTORS * LT_VL) {
+            const float *from = state ? state + c : NULL, *ahead = a->ahead ? a->ahead + c : NULL;
             if (past)
-                delta_columns(from, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, 4, LT_VL, true);
+                delta_columns(from, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, DELTA_VECTORS, LT_VL, true,
+                              ahead);
             else
-                delta_columns(from, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, 4, LT_VL, false);
+                delta_columns(from, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, DELTA_VECTORS, LT_VL, false,
+                              NULL);
         }
-        for (; c + LT_VL <= dv; c += LT_VL) {
-            delta_columns(state ? state + c : NULL, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, 1, LT_VL, false);
-        }
-        if (c < dv) {
-            delta_columns(state ? state + c : NULL, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, 1, dv - c, false);
+        for (; c < dv; c += LT_VL) {
+            const float *from = state ? state + c : NULL;
+            if (c + LT_VL <= dv)
+                delta_columns(from, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, 1, LT_VL, false, NULL);
+            else
+                delta_columns(from, a->next + c, dv, dk, s->q, s->k, v + c, decay, beta, o + c, 1, dv - c, false, NULL);
         }
         state = a->next;
     }

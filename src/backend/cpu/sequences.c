@@ -193,8 +193,16 @@ static void run_conv(const run *r, const lt_op *op, atomic_size_t *counter, size
     }
 }
 
-/* One value head of one sequence. Without a state, S is kept nowhere. */
-static void delta_head(const run *r, const lt_op *op, size_t offset, size_t seq, size_t head, float *scratch)
+/* S of value head `item` over all sequences; NULL: zeros. */
+static const float *delta_state(const run *r, const lt_op *op, size_t offset, size_t item)
+{
+    const lt_state *state = r->batch->states ? r->batch->states[item / op->n_heads] : NULL;
+    return state && state->memory ? state->memory + offset + item % op->n_heads * op->head_dim * op->value_dim : NULL;
+}
+
+/* One value head of one sequence; the thread's next item is the one behind it, if it is not the last. Without a state, S is kept
+ * nowhere. */
+static void delta_head(const run *r, const lt_op *op, size_t offset, size_t seq, size_t head, bool last, float *scratch)
 {
     size_t start = r->batch->seq_starts[seq], dk = op->head_dim, dv = op->value_dim;
     size_t key_head = head / (op->n_heads / op->n_kv_heads);
@@ -223,17 +231,24 @@ static void delta_head(const run *r, const lt_op *op, size_t offset, size_t seq,
         .scratch = scratch,
     };
     if (state) {
-        args.state = state->memory ? state->memory + offset + head * dk * dv : NULL;
+        const size_t item = seq * op->n_heads + head;
+        args.state = delta_state(r, op, offset, item);
         args.next = state->next + offset + head * dk * dv;
+        if (!last) args.ahead = delta_state(r, op, offset, item + 1);
     }
     r->kernels->delta(&args);
 }
 
-static void run_delta(const run *r, const lt_op *op, atomic_size_t *counter, int thread)
+/* Of single tokens, which are a matter of memory, each thread takes heads that lie side by side. */
+static void run_delta(const run *r, const lt_op *op, atomic_size_t *counter, int thread, size_t n_threads)
 {
-    size_t offset = r->program->block_offset[op - r->plan->ops], begin, end;
-    while (take(counter, 1, r->batch->n_seqs * op->n_heads, &begin, &end))
-        delta_head(r, op, offset, begin / op->n_heads, begin % op->n_heads, attention_scratch(r, thread));
+    const size_t offset = r->program->block_offset[op - r->plan->ops], heads = op->n_heads, n_seqs = r->batch->n_seqs;
+    const size_t chunk = r->batch->n_tokens == n_seqs ? lt_ceil_div(heads, n_threads) : 1;
+    size_t begin, end;
+    while (take(counter, chunk, n_seqs * heads, &begin, &end)) {
+        for (size_t i = begin; i < end; i++)
+            delta_head(r, op, offset, i / heads, i % heads, i + 1 == end, attention_scratch(r, thread));
+    }
 }
 
 /* ------------------------------------------------------------------ pooling */
@@ -289,7 +304,7 @@ void lt_cpu_seq_op(const run *r, const lt_op *op, atomic_size_t *counter, int th
     switch (op->code) {
     case LT_OP_ATTENTION: run_attention(r, op, counter, thread, n_threads); break;
     case LT_OP_CONV: run_conv(r, op, counter, n_threads); break;
-    case LT_OP_GATED_DELTA: run_delta(r, op, counter, thread); break;
+    case LT_OP_GATED_DELTA: run_delta(r, op, counter, thread, n_threads); break;
     default: run_pool(r, op, counter, n_threads);
     }
 }

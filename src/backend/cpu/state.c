@@ -1,46 +1,130 @@
 /* States on the CPU: tables of blocks, each counted, and the memory of recurrent operations, which is counted too.
  *
- * A block is one allocation: a cache line for the header, then for every attention of the body the K rows of every head, then the
+ * A block begins with a cache line for the header. Then come for every attention of the body the K rows of every head, then the
  * V rows, so that what a head reads lies side by side. Only the last block of a state can be shared and partly filled; reserve
- * copies it before rows are written there. */
+ * copies it before rows are written there.
+ *
+ * A long state is read at every token, and half of the time for it would go into translating addresses: so blocks of a program
+ * lie together in sheets, allocations that the system may hold in huge pages. A sheet is released with the last block in it.
+ * Small blocks, of which a sheet would be more than they need together, and memories are allocations of their own. */
 #include <stdatomic.h>
 
 #include "backend/cpu/cpu.h"
 
-enum { LINE = 64 };
+enum { LINE = 64, SHEET_BYTES = 4 * LT_HUGE_PAGE, LEAST_IN_SHEET = SHEET_BYTES / 128, MOST_IN_SHEET = SHEET_BYTES / 4 };
+
+typedef struct lt_cpu_sheet {
+    void *memory; /* as it was allocated */
+    struct lt_cpu_sheet *next, *previous;
+    void *spare; /* the first of its blocks that are not in use; each begins with the address of the next */
+    size_t in_use;
+} sheet;
 
 typedef struct header {
-    void *memory; /* as it was allocated */
+    void *memory; /* as it was allocated; of a block in a sheet NULL */
+    sheet *sheet;
     atomic_size_t references;
 } header;
 
-_Static_assert(sizeof(header) <= LINE, "a header is a cache line");
+_Static_assert(sizeof(header) <= LINE && sizeof(sheet) <= LINE, "a header is a cache line");
 
 static header *header_of(void *block)
 {
     return (header *)(void *)((char *)block - LINE);
 }
 
-static void *block_create(const lt_program *p, size_t size, lattice_error *err)
+/* The first multiple of `align` from ptr on. */
+static char *align_up(void *ptr, size_t align)
+{
+    return (char *)ptr + (-(uintptr_t)ptr & (align - 1));
+}
+
+/* A sheet at the head of the program's list; its header is its first cache line. */
+static sheet *sheet_create(lt_program *p, size_t stride, lattice_error *err)
+{
+    void *memory = lt_alloc(&p->runtime->mem, SHEET_BYTES + LT_HUGE_PAGE);
+    if (!memory) {
+        lt_no_memory(err, SHEET_BYTES + LT_HUGE_PAGE, "states' rows");
+        return NULL;
+    }
+    char *base = align_up(memory, LT_HUGE_PAGE);
+    lt_wish_huge_pages(base, SHEET_BYTES);
+    sheet *s = (sheet *)(void *)base;
+    *s = (sheet){ .memory = memory, .next = p->sheets };
+    if (s->next) s->next->previous = s;
+    for (size_t n = (SHEET_BYTES - LINE) / stride; n-- > 0;) {
+        void **block = (void **)(void *)(base + LINE + n * stride + LINE);
+        *block = s->spare;
+        s->spare = block;
+    }
+    return p->sheets = s;
+}
+
+static void *take_from_sheet(lt_program *p, size_t stride, lattice_error *err)
+{
+    pthread_mutex_lock(&p->sheets_lock);
+    sheet *s = p->sheets;
+    while (s && !s->spare) s = s->next;
+    if (!s) s = sheet_create(p, stride, err);
+    void *block = NULL;
+    if (s) {
+        block = s->spare;
+        s->spare = *(void **)block;
+        s->in_use++;
+        *header_of(block) = (header){ .sheet = s };
+    }
+    pthread_mutex_unlock(&p->sheets_lock);
+    return block;
+}
+
+static void give_to_sheet(lt_program *p, void *block)
+{
+    sheet *s = header_of(block)->sheet;
+    pthread_mutex_lock(&p->sheets_lock);
+    *(void **)block = s->spare;
+    s->spare = block;
+    const bool empty = --s->in_use == 0;
+    if (empty) {
+        *(s->previous ? &s->previous->next : &p->sheets) = s->next;
+        if (s->next) s->next->previous = s->previous;
+    }
+    pthread_mutex_unlock(&p->sheets_lock);
+    if (empty) lt_free(&p->runtime->mem, s->memory);
+}
+
+static void *allocate(lt_program *p, size_t size, lattice_error *err)
 {
     size_t bytes;
     if (!lt_add(size, 2 * LINE, &bytes)) bytes = SIZE_MAX;
-    char *memory = lt_alloc(&p->runtime->mem, bytes);
+    void *memory = lt_alloc(&p->runtime->mem, bytes);
     if (!memory) {
         lt_no_memory(err, bytes, "a state's rows");
         return NULL;
     }
-    size_t past = (size_t)(uintptr_t)memory % LINE;
-    void *block = memory + (past ? LINE - past : 0) + LINE;
-    header_of(block)->memory = memory;
-    atomic_init(&header_of(block)->references, 1);
+    char *block = align_up(memory, LINE) + LINE;
+    lt_wish_huge_pages(block, size);
+    *header_of(block) = (header){ .memory = memory };
     return block;
 }
 
-static void block_release(const lt_program *p, void *block)
+/* A block of K and V rows, or a memory, with one reference. */
+static void *block_create(lt_program *p, size_t size, lattice_error *err)
 {
-    if (atomic_fetch_sub_explicit(&header_of(block)->references, 1, memory_order_acq_rel) == 1)
-        lt_free(&p->runtime->mem, header_of(block)->memory);
+    const size_t stride = size < SIZE_MAX / 2 ? lt_round_up(size, LINE) + LINE : SIZE_MAX;
+    const bool in_sheet = size == p->block_bytes && stride >= LEAST_IN_SHEET && stride <= MOST_IN_SHEET;
+    void *block = in_sheet ? take_from_sheet(p, stride, err) : allocate(p, size, err);
+    if (block) atomic_init(&header_of(block)->references, 1);
+    return block;
+}
+
+static void block_release(lt_program *p, void *block)
+{
+    header *h = header_of(block);
+    if (atomic_fetch_sub_explicit(&h->references, 1, memory_order_acq_rel) != 1) return;
+    if (h->sheet)
+        give_to_sheet(p, block);
+    else
+        lt_free(&p->runtime->mem, h->memory);
 }
 
 static bool is_shared(void *block)
@@ -118,7 +202,7 @@ static void copy_rows(const lt_program *p, unsigned char *to, const unsigned cha
 
 static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
 {
-    const lt_program *p = s->head.program;
+    lt_program *p = s->head.program;
     size_t rows;
     if (!lt_add(s->head.length, n, &rows)) return lt_no_memory(err, SIZE_MAX, "keys and values");
     size_t n_blocks = lt_ceil_div(rows, LT_BLOCK_ROWS), partial = s->head.length % LT_BLOCK_ROWS,
