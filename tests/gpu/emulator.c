@@ -222,6 +222,29 @@ HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
+/* And, since version 15, in the place of memory functions. */
+static void touch_range(const void *address, size_t size, bool writes)
+{
+    if (size > 0) touch(address, size, writes);
+}
+__attribute__((visibility("default"))) void *__tsan_memmove(void *to, const void *from, size_t size);
+void *__tsan_memmove(void *to, const void *from, size_t size)
+{
+    touch_range(from, size, false);
+    touch_range(to, size, true);
+    return memmove(to, from, size);
+}
+__attribute__((visibility("default"))) void *__tsan_memcpy(void *to, const void *from, size_t size);
+void *__tsan_memcpy(void *to, const void *from, size_t size)
+{
+    return __tsan_memmove(to, from, size);
+}
+__attribute__((visibility("default"))) void *__tsan_memset(void *to, int byte, size_t size);
+void *__tsan_memset(void *to, int byte, size_t size)
+{
+    touch_range(to, size, true);
+    return memset(to, byte, size);
+}
 __attribute__((visibility("default"))) void __tsan_func_entry(void *caller);
 void __tsan_func_entry(void *caller)
 {

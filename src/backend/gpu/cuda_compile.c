@@ -173,12 +173,13 @@ lattice_status lt_cuda_compile(const lattice_runtime *runtime, const lt_cuda_tar
                                lattice_error *err)
 {
     nvrtc_api rtc = { 0 };
-    char architecture[48], options[128];
+    char architecture[48], options[160];
     int version[2] = { 0, 0 };
     name_architecture(target, architecture);
     LT_TRY(load_nvrtc(&rtc, err));
     rtc.version(&version[0], &version[1]);
-    snprintf(options, sizeof options, "|%s|%d.%d|%d|", architecture, version[0], version[1], target->driver_version);
+    snprintf(options, sizeof options, "|%s|%d.%d|%d|%x|%x|%x|", architecture, version[0], version[1], target->driver_version,
+             (unsigned)FAST_CODE, (unsigned)QUICK_CODE, (unsigned)QUICK_ON_HOPPER);
     lt_buf path;
     lt_buf_init(&path, &runtime->mem);
     double start = lt_clock_seconds();
