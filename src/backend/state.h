@@ -1,9 +1,9 @@
 /* What a sequence leaves behind for its next tokens: the keys and values of its rows, layer by layer, and what recurrent layers
  * remember: the last inputs of a convolution, the matrix of a delta rule.
  *
- * Rows lie in blocks of 64 positions. A block holds the K and V rows of all layers, is one allocation of the runtime's allocator
- * and is counted: sequences with the same beginning share its blocks by fork. What recurrent layers remember is one more such
- * allocation; a run writes its successor. It cannot be rewound.
+ * Rows lie in blocks of 64 positions. A block holds the K and V rows of all layers and is counted: sequences with the same
+ * beginning share its blocks by fork. What recurrent layers remember is one more such piece of memory; a run writes its
+ * successor. It cannot be rewound. All of it comes from the runtime's allocator.
  *
  * States are transactional. A run reads the rows of the state and writes those of its own tokens behind them; they become the
  * state's when it is committed. A run that failed or was cancelled leaves the state as it was: it may be run again, elsewhere
