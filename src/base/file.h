@@ -33,6 +33,10 @@ bool lt_path_is_plain_name(lt_str name);
 /* Creates the folder and its parents. */
 lattice_status lt_make_folders(const char *path, lattice_error *err);
 
+/* A large file is written in such pieces, at multiples of them: a page cache holds them in huge pages then, and the mapping is
+ * faster to read. */
+#define LT_PIECE ((size_t)4 << 20)
+
 /* Writing so that a reader sees the old file or the whole new one: temporary name in the same folder, fsync, rename, fsync of
  * the folder. Without lt_replace_commit the temporary file is removed by lt_replace_abort. */
 typedef struct lt_replace {

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "cli/cli.h"
 #include "format/json.h"
 
@@ -44,7 +45,9 @@ typedef struct transfer {
     bool has_range;
     curl_off_t retry_after; /* seconds; 0: not said */
     lt_buf *memory;         /* body goes here, */
-    int fd;                 /* or here, from `offset` on, hashed */
+    int fd;                 /* or here, from `offset` on, hashed, */
+    char *piece;            /* a piece [LT_PIECE] at a time; `filled` bytes of it are not written yet */
+    size_t filled;
     uint64_t offset;
     uint64_t size; /* the most that may come; UINT64_MAX: not known */
     lt_sha256 hash;
@@ -106,6 +109,19 @@ static bool start_file(transfer *t)
     return t->write_error == 0;
 }
 
+static bool write_piece(transfer *t)
+{
+    for (size_t done = 0; done < t->filled && t->write_error == 0;) {
+        ssize_t wrote = write(t->fd, t->piece + done, t->filled - done);
+        if (wrote >= 0)
+            done += (size_t)wrote;
+        else if (errno != EINTR)
+            t->write_error = errno;
+    }
+    t->filled = 0;
+    return t->write_error == 0;
+}
+
 static size_t on_body(char *data, size_t one, size_t n, void *user)
 {
     transfer *t = user;
@@ -121,17 +137,15 @@ static size_t on_body(char *data, size_t one, size_t n, void *user)
     if (!t->started && !start_file(t)) return 0;
     t->too_long = n > t->size - t->offset;
     if (t->too_long) return 0;
-    for (size_t done = 0; done < n;) {
-        ssize_t wrote = write(t->fd, data + done, n - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) {
-            t->write_error = errno;
-            return 0;
-        }
-        done += (size_t)wrote;
-    }
     lt_sha256_update(&t->hash, data, n);
-    t->offset += n;
+    for (size_t done = 0, some; done < n; done += some) {
+        const size_t room = LT_PIECE - (size_t)(t->offset % LT_PIECE);
+        some = n - done < room ? n - done : room;
+        memcpy(t->piece + t->filled, data + done, some);
+        t->filled += some;
+        t->offset += some;
+        if (some == room && !write_piece(t)) return 0;
+    }
     if (t->progress) t->progress(t->user, t->offset);
     return n;
 }
@@ -194,6 +208,7 @@ static CURLcode get(hub_client *hub, const char *url, transfer *t)
         curl_easy_setopt(curl, CURLOPT_WRITEDATA, t);
         t->status = 0;
         rc = curl_easy_perform(curl);
+        if (!write_piece(t)) rc = CURLE_WRITE_ERROR; /* what has come is kept, however it ended */
         if (rc != CURLE_OK) break;
         hub->answered = true;
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &t->status);
@@ -646,8 +661,9 @@ lattice_status hub_fetch(hub_client *hub, const char *repo, const char *revision
 
     lattice_status status = LATTICE_OK;
     transfer t = { .hub = hub, .fd = -1, .size = file->has_size ? file->size : UINT64_MAX, .progress = progress, .user = user };
-    if (url.failed || what.failed || part.failed) {
-        status = lt_no_memory(err, url.len, "a URL");
+    t.piece = malloc(LT_PIECE);
+    if (url.failed || what.failed || part.failed || !t.piece) {
+        status = lt_no_memory(err, LT_PIECE, "a transfer");
         goto done;
     }
     t.fd = open(part.data, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -681,6 +697,7 @@ lattice_status hub_fetch(hub_client *hub, const char *repo, const char *revision
 
 done:
     if (t.fd >= 0) close(t.fd);
+    free(t.piece);
     lt_buf_free(&url);
     lt_buf_free(&what);
     lt_buf_free(&part);

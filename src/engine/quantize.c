@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/folder.h"
 #include "base/sha256.h"
 #include "engine/calibrate.h"
@@ -22,9 +23,6 @@
 #include "format/int8.h"
 #include "format/json.h"
 #include "format/q8_0.h"
-
-/* Pieces that a page cache holds in huge pages, which makes the mapping faster to read. */
-#define PIECE ((size_t)4 << 20)
 
 typedef struct output_tensor {
     const lt_tensor *from;
@@ -42,7 +40,7 @@ typedef struct quantizer {
     size_t n, n_quantised;
     uint64_t done, total; /* bytes read */
     lt_replace file;
-    uint8_t *piece; /* [PIECE] */
+    uint8_t *piece; /* [LT_PIECE] */
     size_t filled;
     lt_sha256 sum; /* of the data */
     float *rows;   /* [16][most columns] */
@@ -170,12 +168,12 @@ static lattice_status flush(quantizer *q, lattice_error *err)
 static lattice_status put(quantizer *q, const void *data, size_t size, lattice_error *err)
 {
     for (const uint8_t *from = data; size > 0;) {
-        const size_t n = size < PIECE - q->filled ? size : PIECE - q->filled;
+        const size_t n = size < LT_PIECE - q->filled ? size : LT_PIECE - q->filled;
         memcpy(q->piece + q->filled, from, n);
         q->filled += n;
         from += n;
         size -= n;
-        if (q->filled == PIECE) LT_TRY(flush(q, err));
+        if (q->filled == LT_PIECE) LT_TRY(flush(q, err));
     }
     return LATTICE_OK;
 }
@@ -348,11 +346,11 @@ static lattice_status allocate(quantizer *q, lattice_error *err)
         if (cols > most_cols) most_cols = cols;
         if (scales > most_scales) most_scales = scales;
     }
-    q->piece = lt_alloc(q->mem, PIECE);
+    q->piece = lt_alloc(q->mem, LT_PIECE);
     q->rows = lt_alloc_array(q->mem, LT_Q8_0_PANEL * sizeof(float), most_cols + 1);
     q->quants = lt_alloc_array(q->mem, LT_Q8_0_PANEL, most_cols + LT_INT8_GROUP);
     q->scales = lt_alloc(q->mem, most_scales + 1);
-    if (!q->piece || !q->rows || !q->quants || !q->scales) return lt_no_memory(err, PIECE + most_scales, "quantising");
+    if (!q->piece || !q->rows || !q->quants || !q->scales) return lt_no_memory(err, LT_PIECE + most_scales, "quantising");
     if (!q->by_rows) return LATTICE_OK;
     q->numbers = lt_alloc_array(q->mem, lt_int8_panels(most_rows) * LT_INT8_PANEL, 2 * sizeof(float));
     q->inputs = lt_alloc_array(q->mem, most_cols + 1, sizeof(float));
