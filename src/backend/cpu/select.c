@@ -74,15 +74,22 @@ static size_t first_available(void)
     return has_amx(state) ? AVX512_AMX : AVX512_BF16;
 }
 
-bool lt_cpu_self_fetching(void)
+bool lt_cpu_one_stream(void)
 {
+    enum { ZEN_3 = 0x19 };
     uint32_t a, b, c, d;
     char vendor[12];
     if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
     memcpy(vendor, &b, 4);
     memcpy(vendor + 4, &d, 4);
     memcpy(vendor + 8, &c, 4);
-    return memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0 && all_sets[first_available()] == &lt_kernels_avx512bf16;
+    if (memcmp(vendor, "AuthenticAMD", sizeof vendor) != 0 || !__get_cpuid(1, &a, &b, &c, &d)) return false;
+    return (a >> 8 & 0xf) + (a >> 20 & 0xff) >= ZEN_3;
+}
+
+bool lt_cpu_self_fetching(void)
+{
+    return lt_cpu_one_stream() && all_sets[first_available()] == &lt_kernels_avx512bf16;
 }
 
 #elif defined(__aarch64__)
@@ -156,6 +163,10 @@ static size_t first_available(void)
 #endif
 
 #if !defined(__x86_64__)
+bool lt_cpu_one_stream(void)
+{
+    return false;
+}
 bool lt_cpu_self_fetching(void)
 {
     return false;
