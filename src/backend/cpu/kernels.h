@@ -213,9 +213,9 @@ static inline size_t lt_panel_rows(const lt_kernels *kernels, size_t k)
 /* The sets that this build has and this CPU (cpuid) and operating system (xgetbv) allow, best first; *n receives their number.
  * The scalar set is always there, last. All are the float32 tables. */
 const lt_kernels *const *lt_kernels_available(size_t *n);
-/* Whether a thread reads one stream of memory faster than the rows that a product takes at a time: AMD's since Zen 3. In panels
- * of pairs, which are one, BF16 decodes 14.8–15.2 instead of 12.3 tokens a second on a Zen 3 (share of the bandwidth 0.85 instead
- * of 0.72), for there is nothing to transpose either. */
+/* Whether a thread reads one stream of memory faster than the rows that a product takes at a time: AMD's since Zen 3. There BF16
+ * in panels of pairs, which are one, with nothing to transpose either, takes 0.84 of the bandwidth, by rows 0.71 (medians of four
+ * rounds in turns on a busy machine; DESIGN.md, KC-12). */
 bool lt_cpu_one_stream(void);
 /* Whether such a stream is read fastest when nothing is fetched ahead by instructions: AMD's with AVX512_BF16. Of 62 GB/s
  * that two threads of a Zen 4 get, they get 60 so, 57 where the stream is fetched to L1, 44 where to L2; on a Xeon of 2023
