@@ -227,17 +227,23 @@ lattice_status lt_replace_begin(const lattice_allocator *mem, const char *path, 
     return LATTICE_OK;
 }
 
-lattice_status lt_replace_write(lt_replace *replace, const void *data, size_t size, lattice_error *err)
+int lt_write_all(int fd, const void *data, size_t size)
 {
     const uint8_t *from = data;
     while (size > 0) {
-        ssize_t put = write(replace->fd, from, size < LARGEST_TRANSFER ? size : LARGEST_TRANSFER);
+        ssize_t put = write(fd, from, size < LARGEST_TRANSFER ? size : LARGEST_TRANSFER);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return lt_io_fail(err, replace->path.data, "write", errno);
+        if (put <= 0) return put < 0 ? errno : EIO;
         from += put;
         size -= (size_t)put;
     }
-    return LATTICE_OK;
+    return 0;
+}
+
+lattice_status lt_replace_write(lt_replace *replace, const void *data, size_t size, lattice_error *err)
+{
+    const int error = lt_write_all(replace->fd, data, size);
+    return error == 0 ? LATTICE_OK : lt_io_fail(err, replace->path.data, "write", error);
 }
 
 /* Makes the rename itself durable. Its failure is not reported: the new file is whole and in place, only a power cut in the

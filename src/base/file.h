@@ -33,6 +33,9 @@ bool lt_path_is_plain_name(lt_str name);
 /* Creates the folder and its parents. */
 lattice_status lt_make_folders(const char *path, lattice_error *err);
 
+/* Writes all of it, after interruptions too; 0, or the errno of what failed. */
+int lt_write_all(int fd, const void *data, size_t size);
+
 /* A large file is written in such pieces, at multiples of them: a page cache holds them in huge pages then, and the mapping is
  * faster to read. */
 #define LT_PIECE ((size_t)4 << 20)

@@ -186,7 +186,7 @@ lattice_status lt_reserve_create(size_t size, lt_reserve *out, lattice_error *er
     void *map = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return lt_no_memory(err, size, "reserved memory");
     uint8_t *begin = map;
-    size_t head = (align - (uintptr_t)begin % align) % align;
+    size_t head = (size_t)((uint8_t *)lt_align_up(map, align) - begin);
     size_t tail = mapped - head - rounded;
     if (head) munmap(begin, head);
     if (tail) munmap(begin + head + rounded, tail);

@@ -25,6 +25,9 @@ static inline bool lt_add(size_t a, size_t b, size_t *out) { return !__builtin_a
 bool lt_grow(const lattice_allocator *mem, void **data, size_t *capacity, size_t n, size_t element_size);
 #define LT_GROW(mem, data, capacity, n) lt_grow((mem), (void **)&(data), &(capacity), (n), sizeof *(data))
 
+/* The first place from ptr on whose address is a multiple of `align`, a power of two. */
+static inline void *lt_align_up(void *ptr, size_t align) { return (char *)ptr + (-(uintptr_t)ptr & (align - 1)); }
+
 /* What the system calls a huge page, and a wish that whole ones hold [ptr, ptr + size): translating addresses costs less then.
  * Where it is not granted only speed changes. */
 #define LT_HUGE_PAGE ((size_t)2 << 20)

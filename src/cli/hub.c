@@ -111,13 +111,7 @@ static bool start_file(transfer *t)
 
 static bool write_piece(transfer *t)
 {
-    for (size_t done = 0; done < t->filled && t->write_error == 0;) {
-        ssize_t wrote = write(t->fd, t->piece + done, t->filled - done);
-        if (wrote >= 0)
-            done += (size_t)wrote;
-        else if (errno != EINTR)
-            t->write_error = errno;
-    }
+    if (t->write_error == 0) t->write_error = lt_write_all(t->fd, t->piece, t->filled);
     t->filled = 0;
     return t->write_error == 0;
 }

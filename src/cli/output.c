@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "engine/vector_types.h"
 #include "format/json.h"
 
@@ -23,15 +24,8 @@ static const char *shown_path(const cli_output *output)
 
 static lattice_status write_all(const cli_output *output, int fd, const char *data, size_t size, lattice_error *err)
 {
-    while (size > 0) {
-        ssize_t n = write(fd, data, size);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0)
-            return lt_fail(err, LATTICE_ERR_IO, "%s: %s", shown_path(output), n < 0 ? strerror(errno) : "nothing written");
-        data += n;
-        size -= (size_t)n;
-    }
-    return LATTICE_OK;
+    const int error = lt_write_all(fd, data, size);
+    return error == 0 ? LATTICE_OK : lt_fail(err, LATTICE_ERR_IO, "%s: %s", shown_path(output), strerror(error));
 }
 
 static lattice_status read_all(const cli_output *output, void *data, size_t size, uint64_t offset, lattice_error *err)

@@ -95,8 +95,7 @@ static bool add_chunk(lt_slab_pool *pool)
     *c = (chunk){ pool->chunks, block };
     pool->chunks = c;
     pool->chunk_bytes += bytes;
-    char *begin = block;
-    pool->fresh = begin + (-(uintptr_t)begin & (align - 1));
+    pool->fresh = lt_align_up(block, align);
     pool->fresh_end = pool->fresh + bytes;
     lt_wish_huge_pages(pool->fresh, bytes);
     return true;

@@ -103,7 +103,7 @@ lattice_status lt_cache_table_create(const lattice_allocator *mem, lt_slab_pool 
     t->mem = mem;
     t->pool = pool;
     t->block = block;
-    t->stripes = (stripe *)(((uintptr_t)block + _Alignof(stripe) - 1) & ~(uintptr_t)(_Alignof(stripe) - 1));
+    t->stripes = lt_align_up(block, _Alignof(stripe));
     t->shards = (shard *)(void *)(t->stripes + STRIPES);
     t->max_entries = max_entries;
     t->max_bytes = max_bytes;

@@ -43,7 +43,7 @@ static lattice_status pack(lattice_model *model, lt_dense_layer *layer, const vo
         return lt_no_memory(err, SIZE_MAX, "a Dense module");
     layer->block = lt_alloc(model->mem, bytes);
     if (!layer->block) return lt_no_memory(err, bytes, "a Dense module");
-    layer->panels = (float *)(((uintptr_t)layer->block + 63) & ~(uintptr_t)63);
+    layer->panels = lt_align_up(layer->block, 64);
     for (size_t p = 0; p < panels; p++) {
         size_t row = p * kernels->nr, n = layer->out_features - row < kernels->nr ? layer->out_features - row : kernels->nr;
         const char *from = (const char *)w + row * layer->in_features * lt_dtype_size(dtype);

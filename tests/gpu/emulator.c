@@ -190,7 +190,7 @@ static bool is_ordered(const access *a)
 static void touch(const void *address, size_t size, bool writes)
 {
     size_t at = (size_t)((const char *)address - e.memory);
-    if (!e.memory || (const char *)address < e.memory || at >= e.memory_size || !e.words) return;
+    if (!e.memory || (const char *)address < e.memory || at >= e.memory_size || !e.words || size == 0) return;
     const access now = { e.turn, e.current, e.group_epoch, e.simd_epochs[e.current / LANES] };
     for (size_t i = at / 4; i <= (at + size - 1) / 4 && i < e.n_words; i++) {
         word *w = &e.words[i];
@@ -223,15 +223,11 @@ HOOKS(4)
 HOOKS(8)
 HOOKS(16)
 /* And, since version 15, in the place of memory functions. */
-static void touch_range(const void *address, size_t size, bool writes)
-{
-    if (size > 0) touch(address, size, writes);
-}
 __attribute__((visibility("default"))) void *__tsan_memmove(void *to, const void *from, size_t size);
 void *__tsan_memmove(void *to, const void *from, size_t size)
 {
-    touch_range(from, size, false);
-    touch_range(to, size, true);
+    touch(from, size, false);
+    touch(to, size, true);
     return memmove(to, from, size);
 }
 __attribute__((visibility("default"))) void *__tsan_memcpy(void *to, const void *from, size_t size);
@@ -242,7 +238,7 @@ void *__tsan_memcpy(void *to, const void *from, size_t size)
 __attribute__((visibility("default"))) void *__tsan_memset(void *to, int byte, size_t size);
 void *__tsan_memset(void *to, int byte, size_t size)
 {
-    touch_range(to, size, true);
+    touch(to, size, true);
     return memset(to, byte, size);
 }
 __attribute__((visibility("default"))) void __tsan_func_entry(void *caller);

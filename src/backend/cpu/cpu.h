@@ -44,10 +44,10 @@ typedef struct lt_cpu_weights {
     size_t packed_bytes, packed_head_bytes, stored_bytes;
     /* Panels that are packed once, one behind the other: by the first run; then some by every run; then by runs for logits. */
     size_t n_first_items, n_body_items, n_items;
-    bool has_bytes;                 /* a matrix is_bytes */
-    bool has_rows;                  /* one of them is by_rows */
-    bool one_stream, self_fetching; /* lt_cpu_one_stream(), lt_cpu_self_fetching() */
-    size_t max_cols;                /* of all matrices */
+    bool has_bytes;     /* a matrix is_bytes */
+    bool has_rows;      /* one of them is by_rows */
+    bool self_fetching; /* lt_cpu_self_fetching() */
+    size_t max_cols;    /* of all matrices */
 } lt_cpu_weights;
 
 /* Decides for every weight of the plan whether it is used as mapped, packed once or packed when touched, and opens its shard.

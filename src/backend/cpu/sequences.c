@@ -200,10 +200,11 @@ static const float *delta_state(const run *r, const lt_op *op, size_t offset, si
     return state && state->memory ? state->memory + offset + item % op->n_heads * op->head_dim * op->value_dim : NULL;
 }
 
-/* One value head of one sequence; the thread's next item is the one behind it, if it is not the last. Without a state, S is kept
- * nowhere. */
-static void delta_head(const run *r, const lt_op *op, size_t offset, size_t seq, size_t head, bool last, float *scratch)
+/* Value head `item` over all sequences; the thread's next item is the one behind it, if it is not the last. Without a state, S is
+ * kept nowhere. */
+static void delta_head(const run *r, const lt_op *op, size_t offset, size_t item, bool last, float *scratch)
 {
+    size_t seq = item / op->n_heads, head = item % op->n_heads;
     size_t start = r->batch->seq_starts[seq], dk = op->head_dim, dv = op->value_dim;
     size_t key_head = head / (op->n_heads / op->n_kv_heads);
     const lt_state *state = r->batch->states ? r->batch->states[seq] : NULL;
@@ -231,7 +232,6 @@ static void delta_head(const run *r, const lt_op *op, size_t offset, size_t seq,
         .scratch = scratch,
     };
     if (state) {
-        const size_t item = seq * op->n_heads + head;
         args.state = delta_state(r, op, offset, item);
         args.next = state->next + offset + head * dk * dv;
         if (!last) args.ahead = delta_state(r, op, offset, item + 1);
@@ -246,8 +246,7 @@ static void run_delta(const run *r, const lt_op *op, atomic_size_t *counter, int
     const size_t chunk = r->batch->n_tokens == n_seqs ? lt_ceil_div(heads, n_threads) : 1;
     size_t begin, end;
     while (take(counter, chunk, n_seqs * heads, &begin, &end)) {
-        for (size_t i = begin; i < end; i++)
-            delta_head(r, op, offset, i / heads, i % heads, i + 1 == end, attention_scratch(r, thread));
+        for (size_t i = begin; i < end; i++) delta_head(r, op, offset, i, i + 1 == end, attention_scratch(r, thread));
     }
 }
 

@@ -4,8 +4,8 @@
  * V rows, so that what a head reads lies side by side. Only the last block of a state can be shared and partly filled; reserve
  * copies it before rows are written there.
  *
- * A long state is read at every token, and half of the time for it would go into translating addresses: so blocks of a program
- * lie together in sheets, allocations that the system may hold in huge pages. A sheet is released with the last block in it.
+ * A long state is read at every token, and translating its addresses takes time, too: so blocks of a program lie together in
+ * sheets, allocations that the system may hold in huge pages. A sheet is released with the last block in it.
  * Small blocks, of which a sheet would be more than they need together, and memories are allocations of their own. */
 #include <stdatomic.h>
 
@@ -33,12 +33,6 @@ static header *header_of(void *block)
     return (header *)(void *)((char *)block - LINE);
 }
 
-/* The first multiple of `align` from ptr on. */
-static char *align_up(void *ptr, size_t align)
-{
-    return (char *)ptr + (-(uintptr_t)ptr & (align - 1));
-}
-
 /* A sheet at the head of the program's list; its header is its first cache line. */
 static sheet *sheet_create(lt_program *p, size_t stride, lattice_error *err)
 {
@@ -47,7 +41,7 @@ static sheet *sheet_create(lt_program *p, size_t stride, lattice_error *err)
         lt_no_memory(err, SHEET_BYTES + LT_HUGE_PAGE, "states' rows");
         return NULL;
     }
-    char *base = align_up(memory, LT_HUGE_PAGE);
+    char *base = lt_align_up(memory, LT_HUGE_PAGE);
     lt_wish_huge_pages(base, SHEET_BYTES);
     sheet *s = (sheet *)(void *)base;
     *s = (sheet){ .memory = memory, .next = p->sheets };
@@ -71,7 +65,7 @@ static void *take_from_sheet(lt_program *p, size_t stride, lattice_error *err)
         block = s->spare;
         s->spare = *(void **)block;
         s->in_use++;
-        *header_of(block) = (header){ .sheet = s };
+        *header_of(block) = (header){ .sheet = s, .references = 1 };
     }
     pthread_mutex_unlock(&p->sheets_lock);
     return block;
@@ -92,6 +86,7 @@ static void give_to_sheet(lt_program *p, void *block)
     if (empty) lt_free(&p->runtime->mem, s->memory);
 }
 
+/* What is no block in a sheet: a memory, or a block. */
 static void *allocate(lt_program *p, size_t size, lattice_error *err)
 {
     size_t bytes;
@@ -101,20 +96,18 @@ static void *allocate(lt_program *p, size_t size, lattice_error *err)
         lt_no_memory(err, bytes, "a state's rows");
         return NULL;
     }
-    char *block = align_up(memory, LINE) + LINE;
+    char *block = (char *)lt_align_up(memory, LINE) + LINE;
     lt_wish_huge_pages(block, size);
-    *header_of(block) = (header){ .memory = memory };
+    *header_of(block) = (header){ .memory = memory, .references = 1 };
     return block;
 }
 
-/* A block of K and V rows, or a memory, with one reference. */
-static void *block_create(lt_program *p, size_t size, lattice_error *err)
+/* A block of K and V rows; as all of these, with one reference. */
+static void *block_create(lt_program *p, lattice_error *err)
 {
-    const size_t stride = size < SIZE_MAX / 2 ? lt_round_up(size, LINE) + LINE : SIZE_MAX;
-    const bool in_sheet = size == p->block_bytes && stride >= LEAST_IN_SHEET && stride <= MOST_IN_SHEET;
-    void *block = in_sheet ? take_from_sheet(p, stride, err) : allocate(p, size, err);
-    if (block) atomic_init(&header_of(block)->references, 1);
-    return block;
+    const size_t stride = p->block_bytes < SIZE_MAX / 2 ? lt_round_up(p->block_bytes, LINE) + LINE : SIZE_MAX;
+    const bool in_sheet = stride >= LEAST_IN_SHEET && stride <= MOST_IN_SHEET;
+    return in_sheet ? take_from_sheet(p, stride, err) : allocate(p, p->block_bytes, err);
 }
 
 static void block_release(lt_program *p, void *block)
@@ -210,18 +203,18 @@ static lattice_status reserve(lt_state *s, size_t n, lattice_error *err)
     if (!LT_GROW(&p->runtime->mem, s->blocks, s->capacity, n_blocks))
         return lt_no_memory(err, n_blocks * sizeof *s->blocks, "a state");
     if (p->memory_floats > 0 && !s->next) {
-        s->next = block_create(p, p->memory_floats * sizeof(float), err);
+        s->next = allocate(p, p->memory_floats * sizeof(float), err);
         if (!s->next) return LATTICE_ERR_NO_MEMORY;
     }
     if (n > 0 && partial > 0 && is_shared(s->blocks[last])) {
-        unsigned char *own = block_create(p, p->block_bytes, err);
+        unsigned char *own = block_create(p, err);
         if (!own) return LATTICE_ERR_NO_MEMORY;
         copy_rows(p, own, s->blocks[last], partial);
         block_release(p, s->blocks[last]);
         s->blocks[last] = own;
     }
     for (size_t before = s->n_blocks; s->n_blocks < n_blocks; s->n_blocks++) {
-        s->blocks[s->n_blocks] = block_create(p, p->block_bytes, err);
+        s->blocks[s->n_blocks] = block_create(p, err);
         if (s->blocks[s->n_blocks]) continue;
         drop_blocks(s, before);
         return LATTICE_ERR_NO_MEMORY;

@@ -211,7 +211,7 @@ typedef enum form { PACKED_WHEN_TOUCHED, PACKED_ONCE, KEPT_AS_PAIRS } form;
 static form panel_form(const lt_cpu_weights *weights, const lt_kernels *kernels, lt_copies copies, bool head, bool wide)
 {
     if (copies == LT_COPIES_NONE) return PACKED_WHEN_TOUCHED;
-    const bool worth = copies == LT_COPIES_AS_STORED || weights->one_stream;
+    const bool worth = copies == LT_COPIES_AS_STORED || lt_cpu_one_stream();
     const bool by_pairs = worth && !wide && packed_size(weights, kernels, head, wide, true) <= PACK_LIMIT;
     const bool once = !head && packed_size(weights, kernels, head, wide, false) <= (wide ? PACK_LIMIT : PACK_LIMIT_16);
     if (once && !(by_pairs && copies == LT_COPIES_AS_STORED)) return PACKED_ONCE;
@@ -317,8 +317,7 @@ lattice_status lt_cpu_weights_bind(lt_cpu_weights *weights, const lt_plan *plan,
                                    const lt_kernels *kernels, lattice_compute asked, const lattice_allocator *mem,
                                    lattice_error *err)
 {
-    *weights =
-        (lt_cpu_weights){ .n = plan->n_weights, .one_stream = lt_cpu_one_stream(), .self_fetching = lt_cpu_self_fetching() };
+    *weights = (lt_cpu_weights){ .n = plan->n_weights, .self_fetching = lt_cpu_self_fetching() };
     weights->list = lt_alloc_zero(mem, (plan->n_weights + 1) * sizeof *weights->list);
     if (!weights->list) return lt_no_memory(err, plan->n_weights * sizeof *weights->list, "weights");
     mark_uses(weights, plan);

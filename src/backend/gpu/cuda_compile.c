@@ -74,27 +74,40 @@ static void name_architecture(const lt_cuda_target *target, char name[48])
     snprintf(name, 48, "--gpu-architecture=sm_%d%d%s", target->major, target->minor, target->major == 9 ? "a" : "");
 }
 
+/* What NVRTC is told for a unit. */
+typedef struct unit_options {
+    char define[32], architecture[48];
+    const char *list[8];
+    int n;
+} unit_options;
+
+static void make_options(const nvrtc_api *rtc, const lt_cuda_target *target, int unit, unit_options *o)
+{
+    const char *const quick = effort(target, unit);
+    int version[2] = { 0, 0 };
+    rtc->version(&version[0], &version[1]);
+    snprintf(o->define, sizeof o->define, "-DLATTICE_UNIT=%d", unit + 1);
+    name_architecture(target, o->architecture);
+    /* The last three, which older ones do not know: nothing is kept beside us, no words of the runtime library, the effort. */
+    const char *const all[] = { o->architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1",
+                                o->define,       "--no-cache",  "--minimal",       quick };
+    memcpy(o->list, all, sizeof all);
+    o->n = (int)(sizeof all / sizeof *all);
+    if (version[0] < NVRTC_WITHOUT_CACHE)
+        o->n -= 3;
+    else if (!quick)
+        o->n -= 1;
+}
+
 static lattice_status compile_unit(const lattice_runtime *runtime, const nvrtc_api *rtc, lt_str source,
                                    const lt_cuda_target *target, int unit, lt_buf *code, lattice_error *err)
 {
-    char define[32], architecture[48];
-    const char *const quick = effort(target, unit);
-    snprintf(define, sizeof define, "-DLATTICE_UNIT=%d", unit + 1);
-    name_architecture(target, architecture);
-    /* The last three, which older ones do not know: nothing is kept beside us, no words of the runtime library, the effort. */
-    const char *const options[] = { architecture, "--std=c++17", "-default-device", "-DLATTICE_CUDA=1",
-                                    define,       "--no-cache",  "--minimal",       quick };
+    unit_options options;
+    make_options(rtc, target, unit, &options);
     void *program = NULL;
     size_t size = 0;
-    int version[2] = { 0, 0 };
-    rtc->version(&version[0], &version[1]);
-    int n_options = (int)(sizeof options / sizeof *options);
-    if (version[0] < NVRTC_WITHOUT_CACHE)
-        n_options -= 3;
-    else if (!quick)
-        n_options -= 1;
     int result = rtc->create(&program, source.data, "lattice.cu", 0, NULL, NULL);
-    if (result == 0) result = rtc->compile(program, n_options, options);
+    if (result == 0) result = rtc->compile(program, options.n, options.list);
     if (result == 0) result = rtc->cubin_size(program, &size);
     lt_buf_clear(code);
     if (result == 0 && lt_buf_reserve(code, size)) {
@@ -169,21 +182,30 @@ lattice_status lt_cuda_compile_units(const lattice_runtime *runtime, const lt_cu
     return status;
 }
 
+/* What code depends on besides its source: the versions of NVRTC and of the driver, and every unit's options. */
+static void describe(const nvrtc_api *rtc, const lt_cuda_target *target, lt_buf *text)
+{
+    int version[2] = { 0, 0 };
+    rtc->version(&version[0], &version[1]);
+    lt_buf_printf(text, "|%d.%d|%d|", version[0], version[1], target->driver_version);
+    for (int u = 0; u < LT_GPU_UNITS; u++) {
+        unit_options options;
+        make_options(rtc, target, u, &options);
+        for (int i = 0; i < options.n; i++) lt_buf_printf(text, "%s|", options.list[i]);
+    }
+}
+
 lattice_status lt_cuda_compile(const lattice_runtime *runtime, const lt_cuda_target *target, lt_str source, lt_cuda_code *code,
                                lattice_error *err)
 {
     nvrtc_api rtc = { 0 };
-    char architecture[48], options[160];
-    int version[2] = { 0, 0 };
-    name_architecture(target, architecture);
     LT_TRY(load_nvrtc(&rtc, err));
-    rtc.version(&version[0], &version[1]);
-    snprintf(options, sizeof options, "|%s|%d.%d|%d|%x|%x|%x|", architecture, version[0], version[1], target->driver_version,
-             (unsigned)FAST_CODE, (unsigned)QUICK_CODE, (unsigned)QUICK_ON_HOPPER);
-    lt_buf path;
+    lt_buf path, made_with;
     lt_buf_init(&path, &runtime->mem);
+    lt_buf_init(&made_with, &runtime->mem);
+    describe(&rtc, target, &made_with);
     double start = lt_clock_seconds();
-    bool cached = lt_cuda_cache_path(runtime, source, options, &path),
+    bool cached = !made_with.failed && lt_cuda_cache_path(runtime, source, made_with.data, &path),
          found = cached && lt_cuda_cache_read(runtime, path.data, code);
     lattice_status status = LATTICE_OK;
     if (!found) status = compile_all(runtime, &rtc, source, target, UINT32_MAX, code, err);
@@ -192,6 +214,7 @@ lattice_status lt_cuda_compile(const lattice_runtime *runtime, const lt_cuda_tar
                (lt_clock_seconds() - start) * 1e3);
     if (status == LATTICE_OK && cached && !found) lt_cuda_cache_write(runtime, path.data, code);
     lt_buf_free(&path);
+    lt_buf_free(&made_with);
     lt_cuda_unload(&rtc.handle);
     return status;
 }
